@@ -1,4 +1,4 @@
-"""A loader as a script builds and reads it, bare and with a recipe."""
+"""Fixtures for loaders that a script builds and reads, with and without a recipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slipstream.techniques._core.context import ApplyContext
 
 
 class Numbers(Dataset[Any]):
-    """Sample i is i; where `noise`, a random number of the process that builds it as well."""
+    """Sample i is i. With `noise` it also holds a random number of the process that builds it."""
 
     def __init__(self, num_samples: int = 24, noise: bool = False) -> None:
         self.num_samples = num_samples
@@ -36,7 +36,7 @@ class Numbers(Dataset[Any]):
 
 
 @contextmanager
-def _riding(faults: list[str], **choices: Setting) -> Iterator[ApplyContext]:
+def _applied(faults: list[str], **choices: Setting) -> Iterator[ApplyContext]:
     places = {name: vars(_MultiProcessingDataLoaderIter)[name] for name in ("_reset", "_next_data")}
     patches = Patches(lambda seam, fault: faults.append(f"{seam}: {fault!r}"), torch.compiler.is_compiling)
     try:
@@ -50,16 +50,17 @@ def _riding(faults: list[str], **choices: Setting) -> Iterator[ApplyContext]:
 
 
 @pytest.fixture
-def riding() -> Iterator[Callable[..., Any]]:
-    """`with riding(workers=2) as rig:` puts a recipe in place; a fault of ours fails the test."""
+def applied() -> Iterator[Callable[..., Any]]:
+    """`with applied(workers=2) as context:` applies a recipe. An error in our code fails the test."""
     faults: list[str] = []
-    yield lambda **choices: _riding(faults, **choices)
+    yield lambda **choices: _applied(faults, **choices)
     assert not faults
 
 
 @pytest.fixture
 def message_of() -> Callable[..., str]:
-    """What a call raised. `pytest.raises` would keep the traceback, and with it the iterator and its workers."""
+    """The message that a call raised. `pytest.raises` would keep the traceback, and with it the iterator and its
+    workers."""
 
     def catch(call: Callable[[], Any], kind: type[Exception]) -> str:
         try:

@@ -1,4 +1,4 @@
-"""slipstream.DataLoader gives torch's batches in torch's order, whatever it chooses."""
+"""slipstream.DataLoader gives torch's batches in torch's order with every choice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Made(Dataset[Any]):
 
 
 class Wanting:
-    """In place of the trial's arithmetic: a step that takes no time wants as many as there are."""
+    """Replaces the decision of LoaderTrial, because a step without work would always want all workers."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -47,7 +47,7 @@ class Wanting:
 
 
 def epochs(loader: Any, number: int = 3, between: Any = None) -> tuple[list[Any], list[int]]:
-    """Batches without the worker's number, then random numbers; and the numbers."""
+    """The batches without the workers' numbers, followed by random numbers, and the workers' numbers."""
     batches, makers = [], []
     torch.manual_seed(3)
     for epoch in range(number):
@@ -69,7 +69,7 @@ def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slipstream.data.dataloader.BETTER", 1e9)
 
 
-def test_importing_us_imports_no_torch() -> None:
+def test_importing_slipstream_does_not_import_torch() -> None:
     code = "import sys, slipstream; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert issubclass(slipstream.DataLoader, TorchLoader)
@@ -77,7 +77,7 @@ def test_importing_us_imports_no_torch() -> None:
         slipstream.Loader  # noqa: B018
 
 
-def test_a_batch_that_comes_out_otherwise_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_differs_is_replaced_by_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = TensorDataset(torch.randn(50, 3), torch.arange(50), torch.zeros(50))
     bare, _ = epochs(TorchLoader(dataset, batch_size=8))
     loader = slipstream.DataLoader(dataset, batch_size=8)
@@ -87,7 +87,7 @@ def test_a_batch_that_comes_out_otherwise_is_torchs(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("how", [{"shuffle": True}, {"drop_last": True}], ids=str)
-def test_workers_take_over_in_the_middle_and_nothing_else_changes(two_workers: None, how: Any) -> None:
+def test_workers_take_over_during_an_epoch_without_changing_batches(two_workers: None, how: Any) -> None:
     bare, _ = epochs(TorchLoader(Made(), batch_size=7, **how))
     loader = slipstream.DataLoader(Made(), batch_size=7, **how)
     assert loader.choice.how == "undecided"
@@ -97,14 +97,14 @@ def test_workers_take_over_in_the_middle_and_nothing_else_changes(two_workers: N
     assert makers[: 7 * 8] == [-1] * 56 and set(makers[7 * 14 :]) == {0, 1}, "plain at first, then by workers"
 
 
-def test_a_generator_of_the_scripts_own_ends_in_the_same_state(two_workers: None) -> None:
+def test_the_scripts_generator_ends_in_the_same_state(two_workers: None) -> None:
     bare, ours = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
     one = epochs(TorchLoader(Made(), 7, shuffle=True, generator=bare))[0]
     assert are_same(epochs(slipstream.DataLoader(Made(), 7, shuffle=True, generator=ours))[0], one)
     assert torch.equal(bare.get_state(), ours.get_state())
 
 
-def test_a_quick_loader_stays_plain(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fast_loader_gets_no_workers(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("slipstream.data.dataloader.num_wanted", Wanting(0))
     loader = slipstream.DataLoader(Made(), batch_size=7)
     with caplog.at_level(logging.INFO, "slipstream"):
@@ -113,7 +113,7 @@ def test_a_quick_loader_stays_plain(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     assert [record.getMessage() for record in caplog.records] == ["DataLoader: plain, because the test says so"]
 
 
-def test_arrays_are_indexed_whole() -> None:
+def test_arrays_are_indexed_at_once() -> None:
     dataset = TensorDataset(torch.randn(50, 3), torch.arange(50), torch.zeros(50))
     bare, _ = epochs(TorchLoader(dataset, batch_size=8, shuffle=True))
     loader = slipstream.DataLoader(dataset, batch_size=8, shuffle=True)
@@ -121,7 +121,7 @@ def test_arrays_are_indexed_whole() -> None:
     assert are_same(epochs(loader)[0], bare)
 
 
-def test_what_is_given_is_kept() -> None:
+def test_given_arguments_are_kept() -> None:
     loader = slipstream.DataLoader(Made(), 7, num_workers=1, prefetch_factor=3)
     assert (loader.num_workers, loader.prefetch_factor, loader.choice) == (
         1,
@@ -133,7 +133,7 @@ def test_what_is_given_is_kept() -> None:
     assert set(epochs(plain, 2)[1]) == {-1}
 
 
-def test_arguments_for_workers_wait_for_them(two_workers: None) -> None:
+def test_worker_arguments_are_used_once_workers_start(two_workers: None) -> None:
     given = {"prefetch_factor": 3, "persistent_workers": False, "timeout": 60, "multiprocessing_context": "fork"}
     loader = slipstream.DataLoader(Made(), 7, pin_memory=False, **given)
     epochs(loader, 2)
@@ -159,14 +159,14 @@ class Order:
         yield from reversed(range(20))
 
 
-def test_streams_and_orders_of_the_scripts_own_are_left_alone() -> None:
+def test_iterable_datasets_and_custom_samplers_get_no_workers() -> None:
     assert "iterable dataset" in slipstream.DataLoader(Stream()).choice.reason
     loader = slipstream.DataLoader(Made(), 5, sampler=Order())
     assert "order" in loader.choice.reason and len(epochs(loader, 1)[0]) == 5
     assert [int(one) for batch in slipstream.DataLoader(Stream(), 3) for one in batch] == list(range(9))
 
 
-def test_a_dataset_that_is_changed_between_epochs_is_changed_for_workers(two_workers: None) -> None:
+def test_workers_see_a_change_of_the_dataset_between_epochs(two_workers: None) -> None:
     def scale(dataset: Any, epoch: int) -> None:
         dataset.scale = 2.0 + epoch
 
@@ -175,14 +175,14 @@ def test_a_dataset_that_is_changed_between_epochs_is_changed_for_workers(two_wor
     assert are_same(ours, bare) and set(makers[NUM:]) == {0, 1}
 
 
-def test_two_readers_at_once_do_not_take_each_others_batches(two_workers: None) -> None:
+def test_two_iterators_at_once_do_not_share_batches(two_workers: None) -> None:
     loader = slipstream.DataLoader(Made(), 7)
     epochs(loader, 1)
     pairs = [(a[1].tolist(), b[1].tolist()) for a, b in zip(loader, loader, strict=True)]
     assert all(one == other for one, other in pairs) and sum(len(one) for one, _ in pairs) == NUM
 
 
-def test_an_epoch_that_is_broken_off_is_followed_by_a_whole_one(two_workers: None) -> None:
+def test_an_unfinished_epoch_is_followed_by_a_complete_one(two_workers: None) -> None:
     loader = slipstream.DataLoader(Made(), 7)
     epochs(loader, 1)
     for _ in loader:
@@ -190,7 +190,7 @@ def test_an_epoch_that_is_broken_off_is_followed_by_a_whole_one(two_workers: Non
     assert torch.cat([y for _, y, _ in loader]).tolist() == list(range(NUM))
 
 
-def test_what_stands_against_workers_is_said(two_workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_obstacle_to_workers_is_reported(two_workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataloader, "obstacle", lambda arguments, count: "the dataset holds an open file")
     loader = slipstream.DataLoader(Made(), 7)
     _, makers = epochs(loader)

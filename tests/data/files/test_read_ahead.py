@@ -19,12 +19,12 @@ from slipstream.data.files.index_to_path import learn_paths
 from slipstream.data.files.read_ahead import draws_at_once
 from slipstream.data.files.readahead_thread import ReadaheadThread
 
-Riding = Callable[..., Any]
+Applied = Callable[..., Any]
 NUM_FILES = 48
 
 
 class Files(Dataset[Any]):
-    """Tuples with a path, as torchvision's folders have them; a random number of the process that reads."""
+    """Has tuples with a path, as torchvision's folders. A sample holds a random number of the process that reads it."""
 
     def __init__(self, folder: Path, missing: int = -1) -> None:
         self.samples = [(str(folder / f"{number:03}.bin"), number % 3) for number in range(NUM_FILES)]
@@ -42,7 +42,7 @@ class Files(Dataset[Any]):
 
 
 class Named(Files):
-    """Names below a folder, an ending that is put on, and a second file for each sample."""
+    """Has names relative to a folder, without their suffix, and a second file for each sample."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -70,19 +70,19 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-# --- what is asked for -----------------------------------------------------------------------------------------------
+# --- which files are requested ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_files_of_coming_batches_are_asked_for_before_they_are_drawn(
-    riding: Riding, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int
+def test_files_of_upcoming_batches_are_requested_before_the_batches_are_drawn(
+    applied: Applied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(readahead_thread, "advise", lambda path: asked.append(path) or 100)
     dataset = Files(tmp_path)
     torch.manual_seed(3)
     order = [index for batch in DataLoader(range(NUM_FILES), 4, shuffle=True) for index in batch.tolist()]  # type: ignore[arg-type]
-    with riding(read_ahead=3) as context:
+    with applied(read_ahead=3) as context:
         torch.manual_seed(3)
         iterator = iter(DataLoader(dataset, 4, shuffle=True, num_workers=num_workers))
         state = vars(iterator)[read_ahead._STATE]
@@ -122,7 +122,7 @@ def forget(path: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="needs a system that says what lies in memory")
-def test_advice_brings_a_file_into_memory(tmp_path: Path) -> None:
+def test_advise_reads_a_file_into_the_page_cache(tmp_path: Path) -> None:
     path = str(tmp_path / "file")
     Path(path).write_bytes(os.urandom(300_000))
     try:
@@ -139,7 +139,7 @@ def test_advice_brings_a_file_into_memory(tmp_path: Path) -> None:
     wait_until(lambda: is_in_memory(path))
 
 
-def test_what_cannot_be_read_costs_nothing(tmp_path: Path) -> None:
+def test_unreadable_files_are_ignored(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert [readahead_thread.advise(str(tmp_path / name)) for name in ("missing", "pipe", "")] == [0, 0, 0]
     (tmp_path / "file").write_bytes(bytes(2**21))
@@ -149,7 +149,7 @@ def test_what_cannot_be_read_costs_nothing(tmp_path: Path) -> None:
     os.close(handle)
 
 
-def test_no_more_than_the_budget_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_bytes_than_the_budget_are_requested_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(readahead_thread, "advise", lambda path: asked.append(int(path)) or 60)
     adviser = ReadaheadThread(num_in_flight=0, budget=100)
@@ -175,7 +175,7 @@ def notes_of(paths: list[list[str]], at: list[list[int]]) -> Any:
     return [(indices, [path for index in indices for path in paths[index]]) for indices in at]
 
 
-def test_paths_are_found_in_what_hangs_on_the_dataset(tmp_path: Path) -> None:
+def test_paths_are_found_in_attributes_of_the_dataset(tmp_path: Path) -> None:
     files = Named(tmp_path)
     both = [[f"{tmp_path}/{number:03}.mask", f"{tmp_path}/{number:03}.bin"] for number in range(NUM_FILES)]
     found = learn_paths(files, notes_of(both, [[5, 40, 7], [9, 1]]))
@@ -214,22 +214,22 @@ def test_paths_through_other_datasets(tmp_path: Path, kind: str) -> None:
     assert [found(index) for index in range(len(paths))] == paths
 
 
-# --- the script cannot tell ------------------------------------------------------------------------------------------
+# --- nothing changes for the script ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("arguments", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}], ids=str)
-def test_same_batches_and_random_numbers(riding: Riding, tmp_path: Path, arguments: Any) -> None:
+def test_same_batches_and_random_numbers(applied: Applied, tmp_path: Path, arguments: Any) -> None:
     dataset = Named(tmp_path)
     bare = read(dataset, **arguments)
-    with riding(read_ahead=4, buffer_reuse=True) as context:
+    with applied(read_ahead=4, buffer_reuse=True) as context:
         assert read(dataset, **arguments) == bare
         wait_until(lambda: any("read_ahead: files of Named" in change for change in context.changes))
 
 
-def test_beside_workers_that_stay(riding: Riding, tmp_path: Path) -> None:
+def test_works_together_with_persistent_workers(applied: Applied, tmp_path: Path) -> None:
     dataset = Files(tmp_path)
     bare = read(dataset, num_workers=2)
-    with riding(persistent_workers=True, read_ahead=4, buffer_reuse=True) as context:
+    with applied(persistent_workers=True, read_ahead=4, buffer_reuse=True) as context:
         assert read(dataset, num_workers=2) == bare
     assert len(context.changes) == 3
 
@@ -244,27 +244,27 @@ class Downwards(Sampler[int]):
         return NUM_FILES
 
 
-def test_sampler_of_the_scripts_own_is_not_asked_early(riding: Riding, tmp_path: Path) -> None:
+def test_a_custom_sampler_is_not_asked_early(applied: Applied, tmp_path: Path) -> None:
     dataset = Files(tmp_path)
     assert not draws_at_once(Downwards())
     for num_workers in (0, 1):
         bare = read(dataset, shuffle=False, sampler=Downwards(), num_workers=num_workers)
-        with riding(read_ahead=4) as context:
+        with applied(read_ahead=4) as context:
             assert read(dataset, shuffle=False, sampler=Downwards(), num_workers=num_workers) == bare
         assert any("only one batch at a time" in why for why in context.declined) == (num_workers == 0)
 
 
-def test_where_no_file_is_read_nothing_is_done(riding: Riding, numbers: Any) -> None:
+def test_a_dataset_without_files_is_declined(applied: Applied, numbers: Any) -> None:
     bare = read(numbers(24, noise=True), num_workers=1)
-    with riding(read_ahead=4) as context:
+    with applied(read_ahead=4) as context:
         assert read(numbers(24, noise=True), num_workers=1) == bare
         wait_until(lambda: bool(context.declined))
     assert "does not determine which files" in context.declined[0] and not context.changes
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_missing_file_is_the_scripts_to_find(
-    riding: Riding, tmp_path: Path, message_of: Callable[..., str], num_workers: int
+def test_a_missing_file_raises_in_the_script(
+    applied: Applied, tmp_path: Path, message_of: Callable[..., str], num_workers: int
 ) -> None:
     dataset = Files(tmp_path, missing=30)
 
@@ -276,12 +276,12 @@ def test_missing_file_is_the_scripts_to_find(
         return message
 
     bare = play()
-    with riding(read_ahead=4):
+    with applied(read_ahead=4):
         assert play() == bare
 
 
-def test_spawned_workers_find_torchs_own_loop(riding: Riding) -> None:
-    with riding(read_ahead=4) as context:
+def test_spawned_workers_find_torchs_own_loop(applied: Applied) -> None:
+    with applied(read_ahead=4) as context:
         assert b"_worker_loop" in pickle.dumps(worker._worker_loop)
         DataLoader(list(range(8)), 4, num_workers=1, multiprocessing_context="spawn")  # type: ignore[arg-type]
     assert "not forked" in context.declined[0]

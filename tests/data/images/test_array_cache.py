@@ -1,5 +1,5 @@
-"""OpenCV's and torchvision's decoders, done once. torchvision does not install beside the torch that tests run on: a
-stand-in with its signatures and its memory layout takes its place."""
+"""The cache for OpenCV's and torchvision's decoders. torchvision cannot be installed with the torch version of the
+tests, so a stand-in with the same signatures and memory layout replaces it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_opencv(cache: Cache, photograph: Path) -> None:
     assert cv2.imread is original
 
 
-def test_opencv_fills_in_truncated_images_itself(cache: Cache, photograph: Path, tmp_path: Path) -> None:
+def test_images_that_opencv_completes_are_not_cached(cache: Cache, photograph: Path, tmp_path: Path) -> None:
     cv2 = pytest.importorskip("cv2")
     (tmp_path / "cut.jpg").write_bytes(photograph.read_bytes()[: photograph.stat().st_size // 2])
     (tmp_path / "words.jpg").write_text("no image")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not find_compiler(), reason="there is no C compi
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program that answers; and a cache of its own."""
+    """A C source with a function to call, and a separate cache folder."""
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "answer.c"
     path.write_text("int answer(void) { return 42; }\n")
@@ -51,7 +51,9 @@ def test_a_damaged_file_is_never_loaded(source: Path, tmp_path: Path) -> None:
     assert [path.name for path in kept(tmp_path)] == [library.name]
 
 
-def test_what_others_may_write_is_not_loaded(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_others_may_write_are_not_loaded(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load_library(source)
     (library,) = kept(tmp_path)
     library.parent.chmod(0o777)
@@ -62,13 +64,15 @@ def test_what_others_may_write_is_not_loaded(source: Path, tmp_path: Path, monke
     assert seen and not seen[0].startswith(str(tmp_path / "cache"))
 
 
-def test_a_folder_that_cannot_be_made(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_created(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "file" / "cache"))
     assert load_library(source).answer() == 42
 
 
-def test_why_there_is_none(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_is_reported_if_there_is_no_library(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = tmp_path / "broken.c"
     broken.write_text("this is no C\n")
     with pytest.raises(CompileError, match=r"cannot compile broken\.c: .*error"):
@@ -80,7 +84,7 @@ def test_why_there_is_none(source: Path, tmp_path: Path, monkeypatch: pytest.Mon
         load_library(source)
 
 
-def test_the_compiler_that_the_user_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiler_named_by_the_user_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "own-cc"
     own.write_text(f'#!/bin/sh\nexec {find_compiler()[0]} "$@"\n')
     own.chmod(0o700)

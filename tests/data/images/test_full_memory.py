@@ -1,4 +1,4 @@
-"""Shared memory that is really full: a small one of its own, in a namespace of its own."""
+"""Full shared memory, tested with a small file system in a separate mount namespace."""
 
 from __future__ import annotations
 

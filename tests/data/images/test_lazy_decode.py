@@ -1,4 +1,4 @@
-"""Pixels that are decoded late are Pillow's, and so is everything else that the script can see of an image."""
+"""Postponed decoding gives Pillow's pixels, and everything else that a script can observe of an image is the same."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 
 def without_tables(data: bytes) -> bytes:
-    """A JPEG whose quantisation tables are missing: libjpeg refuses it."""
+    """A JPEG without quantisation tables, which libjpeg rejects."""
     start = data.index(b"\xff\xdb")
     end = min(at for at in (data.find(b"\xff\xc0"), data.find(b"\xff\xc2")) if at > start)
     return data[:start] + data[end:]
@@ -75,7 +75,7 @@ def without_tables(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("how", [top_rows, scaled])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_use_of_every_kind_gives_pillows_image(kind: str, how: Callable[[], LazyDecode]) -> None:
+def test_all_operations_give_pillows_image(kind: str, how: Callable[[], LazyDecode]) -> None:
     data = jpeg(**KINDS[kind])
     bare = {use: seen(call(Image.open(io.BytesIO(data)))) for use, call in USES.items()}
     with installed(how()):
@@ -102,7 +102,7 @@ def test_the_opened_image_is_left_as_pillow_leaves_it(tmp_path: Path, is_path: b
         assert use() == bare
 
 
-def test_a_file_that_is_closed_or_gone_by_the_time_has_been_read(tmp_path: Path) -> None:
+def test_a_file_may_be_closed_or_deleted_before_decoding(tmp_path: Path) -> None:
     path = tmp_path / "one.jpg"
     path.write_bytes(jpeg())
     with installed(top_rows()):
@@ -112,7 +112,7 @@ def test_a_file_that_is_closed_or_gone_by_the_time_has_been_read(tmp_path: Path)
         assert converted.getbbox() and image.getbbox() == converted.getbbox()
 
 
-def test_a_picture_that_waits_does_not_keep_the_scripts_file_open(tmp_path: Path) -> None:
+def test_a_pending_image_does_not_keep_the_scripts_file_open(tmp_path: Path) -> None:
     path = tmp_path / "one.jpg"
     path.write_bytes(jpeg())
 
@@ -138,7 +138,7 @@ def test_a_closed_image_stays_closed() -> None:
 @pytest.mark.parametrize(
     "spoil", [lambda data: data[: len(data) // 2], lambda data: data[:-2], lambda data: data + b"more"]
 )
-def test_broken_files_fail_or_not_where_they_do_without_us(spoil: Callable[[bytes], bytes]) -> None:
+def test_broken_files_behave_as_in_pillow(spoil: Callable[[bytes], bytes]) -> None:
     data = spoil(jpeg())
 
     def use() -> Any:
@@ -154,7 +154,7 @@ def test_broken_files_fail_or_not_where_they_do_without_us(spoil: Callable[[byte
         assert use() == bare
 
 
-def test_damage_inside_the_picture_shows_as_it_does_without_us() -> None:
+def test_damaged_image_data_gives_pillows_pixels() -> None:
     data = bytearray(jpeg(width=200, height=200))
     data[len(data) // 2 : len(data) // 2 + 8] = bytes(8)
     bare = seen(Image.open(io.BytesIO(data)).convert("RGB").crop((0, 0, 200, 180)))
@@ -162,7 +162,7 @@ def test_damage_inside_the_picture_shows_as_it_does_without_us() -> None:
         assert seen(Image.open(io.BytesIO(data)).convert("RGB").crop((0, 0, 200, 180))) == bare
 
 
-def test_threads_may_ask_for_the_same_picture() -> None:
+def test_several_threads_may_decode_the_same_image() -> None:
     data, start = jpeg(width=16, height=16), threading.Barrier(2)
     faults: list[BaseException] = []
 
@@ -186,7 +186,7 @@ def test_threads_may_ask_for_the_same_picture() -> None:
     assert not faults
 
 
-def test_other_files_are_pillows() -> None:
+def test_other_files_are_left_to_pillow() -> None:
     file = io.BytesIO()
     Image.new("RGB", (20, 20), (1, 2, 3)).save(file, "PNG")
     with installed(top_rows()):
@@ -195,7 +195,7 @@ def test_other_files_are_pillows() -> None:
 
 
 class Cache:
-    """Stands in for whoever decodes for Pillow."""
+    """A stand-in for other code that decodes for Pillow."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -212,9 +212,7 @@ class Cache:
 
 
 @pytest.mark.parametrize(("how", "kind"), [(top_rows, "4:2:0"), (top_rows, "progressive"), (scaled, "4:2:0")])
-def test_a_header_that_is_refused_is_refused_where_the_script_expects_it(
-    how: Callable[[], LazyDecode], kind: str
-) -> None:
+def test_a_rejected_header_raises_where_pillow_raises(how: Callable[[], LazyDecode], kind: str) -> None:
     whole = jpeg(**KINDS[kind])
     with installed(how()):
         assert Image.open(io.BytesIO(whole)).convert("RGB").getbbox()
@@ -222,7 +220,7 @@ def test_a_header_that_is_refused_is_refused_where_the_script_expects_it(
             Image.open(io.BytesIO(without_tables(whole))).convert("RGB")
 
 
-def test_a_table_that_is_spoilt_is_not_taken_for_one_that_is_known() -> None:
+def test_a_damaged_table_is_not_confused_with_an_accepted_one() -> None:
     whole = jpeg()
     at = whole.index(b"\xff\xc4") + 5
     spoilt = whole[:at] + b"\xff" * 16 + whole[at + 16 :]
@@ -233,7 +231,7 @@ def test_a_table_that_is_spoilt_is_not_taken_for_one_that_is_known() -> None:
 
 
 @pytest.mark.parametrize("use", [lambda image: image.convert("RGB"), lambda image: image.crop((0, 0, 9, 9))])
-def test_what_another_decoder_raises_reaches_the_script(use: Callable[[Any], Any]) -> None:
+def test_an_exception_of_another_decoder_reaches_the_script(use: Callable[[Any], Any]) -> None:
     data = without_tables(jpeg())
     with installed(top_rows(), Cache()), pytest.raises(OSError, match="broken data stream"):
         use(Image.open(io.BytesIO(data)))
@@ -241,7 +239,7 @@ def test_what_another_decoder_raises_reaches_the_script(use: Callable[[Any], Any
 
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("how", [top_rows, scaled])
-def test_decoding_is_left_to_whoever_decodes_for_pillow(how: Callable[[], LazyDecode], is_first: bool) -> None:
+def test_decoding_is_left_to_other_code_that_replaces_load(how: Callable[[], LazyDecode], is_first: bool) -> None:
     data, cache = jpeg(), Cache()
     bare = {use: seen(call(Image.open(io.BytesIO(data)))) for use, call in USES.items()}
     with installed(*([cache, how()] if is_first else [how(), cache])):
@@ -251,7 +249,7 @@ def test_decoding_is_left_to_whoever_decodes_for_pillow(how: Callable[[], LazyDe
             assert image in cache.asked
 
 
-def test_pixels_that_are_shared_are_copied_before_they_are_changed() -> None:
+def test_shared_pixels_are_copied_before_they_are_changed() -> None:
     with installed(top_rows(), Cache()):
         parent: Any = Image.open(io.BytesIO(jpeg()))
         child: Any = parent.convert("RGB")
@@ -263,5 +261,5 @@ def test_pixels_that_are_shared_are_copied_before_they_are_changed() -> None:
         assert parent.getpixel((0, 0)) == (1, 2, 3)
 
 
-def test_this_pillow_can_be_put_off() -> None:
+def test_this_pillow_version_is_supported() -> None:
     assert why_not_here() == ""

@@ -25,7 +25,7 @@ def top_rows(log: list[str]) -> room.PartialDecode:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int | str]:
-    """How far each picture was decoded."""
+    """How many rows of each image were decoded."""
     log: list[int | str] = []
     top, whole, proof = JpegSource.decode_top, JpegSource.decode, JpegSource.decode_by_load
     monkeypatch.setattr(JpegSource, "decode_by_load", lambda self: (log.append("proof"), proof(self))[1])
@@ -34,7 +34,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int | str]:
     return log
 
 
-def test_a_crop_is_decoded_down_to_its_lower_edge_and_proved_at_first(decoded: list[Any]) -> None:
+def test_a_crop_is_decoded_down_to_its_lower_edge_and_compared_at_first(decoded: list[Any]) -> None:
     log: list[str] = []
     with installed(top_rows(log)):
         for number in range(FIRST + 3):
@@ -44,13 +44,13 @@ def test_a_crop_is_decoded_down_to_its_lower_edge_and_proved_at_first(decoded: l
 
 
 @pytest.mark.parametrize("kind", ["progressive", "grey", "CMYK"])
-def test_what_cannot_be_told_from_its_rows_is_decoded_whole(decoded: list[Any], kind: str) -> None:
+def test_kinds_without_row_decoding_are_decoded_completely(decoded: list[Any], kind: str) -> None:
     with installed(top_rows([])):
         Image.open(io.BytesIO(jpeg(**KINDS[kind]))).crop((0, 0, 9, 20))
     assert decoded in (["whole"], [])
 
 
-def test_a_picture_that_is_asked_for_twice_is_decoded_whole_from_then_on(decoded: list[Any]) -> None:
+def test_images_are_decoded_completely_once_several_parts_are_requested(decoded: list[Any]) -> None:
     with installed(top_rows([])):
         for number in range(FIRST + 2):
             Image.open(io.BytesIO(jpeg(seed=number))).convert("RGB").crop((0, 0, 9, 20))
@@ -58,10 +58,10 @@ def test_a_picture_that_is_asked_for_twice_is_decoded_whole_from_then_on(decoded
         for _ in range(3):
             image = Image.open(io.BytesIO(jpeg())).convert("RGB")
             image.crop((0, 0, 9, 20)), image.crop((0, 0, 9, 30)), image.crop((0, 0, 9, 40))
-    assert decoded == [20, "whole", "whole", "whole"]  # the first one taught it
+    assert decoded == [20, "whole", "whole", "whole"]  # the first image showed that parts are requested repeatedly
 
 
-def test_a_difference_ends_it_for_this_kind_and_the_pixels_are_pillows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_disables_the_kind_and_pillows_pixels_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JpegSource, "decode_top", lambda self, rows: Image.new("RGB", (self.size[0], rows), 7).im)
     log: list[str] = []
     bare = Image.open(io.BytesIO(jpeg())).crop((0, 0, 9, 20)).tobytes()
@@ -71,7 +71,7 @@ def test_a_difference_ends_it_for_this_kind_and_the_pixels_are_pillows(monkeypat
     assert log.count("differs") == 1
 
 
-def test_rows_that_were_not_reached_are_noticed() -> None:
+def test_rows_that_were_not_reached_are_detected() -> None:
     image: Any = Image.open(io.BytesIO(jpeg()))
     data = jpeg()
     cut = data[: data.index(b"\xff\xda") + 200]
@@ -79,7 +79,7 @@ def test_rows_that_were_not_reached_are_noticed() -> None:
     assert JpegSource(image, cut).decode_top(70) is None
 
 
-def test_every_byte_counts() -> None:
+def test_is_same_compares_every_byte() -> None:
     one, other = Image.new("RGB", (4, 4)).im, Image.new("RGB", (4, 4)).im
     assert room.is_same(one, other)
     other.putpixel((3, 3), (0, 0, 1))
@@ -87,7 +87,7 @@ def test_every_byte_counts() -> None:
     assert not room.is_same(one, Image.new("RGB", (4, 3)).im)
 
 
-def test_trust_is_asked_for_at_first_then_seldom_and_lost_for_good() -> None:
+def test_spot_check_compares_often_at_first_and_is_withdrawn_permanently() -> None:
     trust, proofs = SpotCheck(), []
     for _ in range(2 * EVERY):
         proofs.append(trust.wants_proof(5))
@@ -105,7 +105,7 @@ def test_trust_is_asked_for_at_first_then_seldom_and_lost_for_good() -> None:
     assert not trust.has(6)
 
 
-def test_what_a_forked_process_finds_out_counts_for_all() -> None:
+def test_spot_check_is_shared_with_forked_processes() -> None:
     trust = SpotCheck()
     child = os.fork()
     if child == 0:
@@ -117,7 +117,7 @@ def test_what_a_forked_process_finds_out_counts_for_all() -> None:
     assert not trust.has(1) and not trust.wants_proof(2) and trust.wants_proof(3)
 
 
-def test_kinds_are_told_apart() -> None:
+def test_kinds_are_distinguished() -> None:
     kinds = {name: JpegSource(Image.open(io.BytesIO(data)), data).kind for name, data in KINDS_AS_BYTES.items()}
     assert len({kinds[name] for name in ("4:4:4", "4:2:2", "4:2:0")}) == 3 and kinds["odd size"] == kinds["4:2:0"]
     assert all(kinds[name] is None for name in ("progressive", "grey", "CMYK"))
@@ -127,7 +127,7 @@ def test_kinds_are_told_apart() -> None:
 
 
 class Crops(Dataset[Any]):
-    """As scripts without torchvision write them."""
+    """Crops as in scripts without torchvision."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.paths = paths
@@ -144,7 +144,9 @@ class Crops(Dataset[Any]):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_batches_are_the_same_bit_for_bit_and_said_once(riding: Any, tmp_path: Path, num_workers: int) -> None:
+def test_batches_are_the_same_bit_for_bit_and_use_is_reported_once(
+    applied: Any, tmp_path: Path, num_workers: int
+) -> None:
     dataset = Crops(write_jpegs(tmp_path, 24))
 
     def epochs() -> list[torch.Tensor]:
@@ -154,7 +156,7 @@ def test_batches_are_the_same_bit_for_bit_and_said_once(riding: Any, tmp_path: P
         return [batch for _ in range(2) for batch in loader] + [torch.rand(3), torch.tensor(np.random.rand(3))]
 
     bare = epochs()
-    with riding(fast_decode=True) as context:
+    with applied(fast_decode=True) as context:
         ours = epochs()
     assert all(torch.equal(a, b) for a, b in zip(ours, bare, strict=True))
     assert context.changes == ["fast_decode: JPEGs are decoded as far as they are used"] and context.declined == []

@@ -1,4 +1,4 @@
-"""Pillow's decoding, done once: what a script can see of an image is the same with a kept one, bit for bit."""
+"""The cache of Pillow's decoding. A cached image is the same bit for bit in everything that a script can observe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Maker = Callable[[Path], Any]
 
 
 class Cache:
-    """A cache that is in place while the `with` lasts, and what it said."""
+    """A cache that is installed within a `with` block, and its messages."""
 
     def __init__(self, folder: Path, memory_bytes: int = 10**9) -> None:
         self.folder, self.said, self.faults = folder, list[str](), list[Any]()
@@ -62,7 +62,7 @@ class Cache:
 
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files made a moment ago count as old, and no disk is slow, however busy the machine."""
+    """New files count as old and no disk counts as slow, so that the tests do not depend on the machine."""
     monkeypatch.setattr(room, "SETTLED_NS", 0)
     monkeypatch.setattr(room, "SLOW_S", 1e9)
 
@@ -125,8 +125,8 @@ FILES: dict[str, Maker] = {
 
 
 def seen(image: Any) -> dict[str, Any]:
-    """All that a script may look at after a load. Objects of Pillow's own are left out, and the one name-mangled count
-    of a PNG that says how much of its first chunk the decoder left over."""
+    """Everything that a script can observe after a load. Pillow's own objects are left out, and so is the private
+    counter of a PNG that holds how much of its first chunk the decoder left."""
     image.load()
     raw, _ = pillow_cache._RAW.get(image.mode, (image.mode, 0))
     plain = (str, bytes, int, float, tuple, list, dict, type(None))
@@ -149,7 +149,7 @@ def opened_and_loaded(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_kept_image_is_as_pillow_leaves_it(name: str, tmp_path: Path) -> None:
+def test_a_cached_image_is_as_pillow_leaves_it(name: str, tmp_path: Path) -> None:
     path = FILES[name](tmp_path / name)
     bare = opened_and_loaded(path)
     with Cache(tmp_path / "cache") as cache:
@@ -180,14 +180,14 @@ def by_path(path: Path) -> Any:
 
 
 def by_file(path: Path) -> Any:
-    """As torchvision's ImageFolder opens it."""
+    """Opens an image like torchvision's ImageFolder."""
     with open(path, "rb") as file:
         return Image.open(file).convert("RGB").tobytes(), file.tell()
 
 
 @pytest.mark.parametrize(("fill", "read"), [(by_file, by_path), (by_path, by_file)])
 @pytest.mark.parametrize("name", ["a.jpg", "a.png"])
-def test_kept_by_one_way_of_opening_and_read_by_the_other(
+def test_an_image_is_found_when_it_is_opened_in_another_way(
     name: str, fill: Callable[[Path], Any], read: Callable[[Path], Any], tmp_path: Path, cache: Cache
 ) -> None:
     path = save(tmp_path / name, noise(size=(300, 200)))
@@ -198,7 +198,7 @@ def test_kept_by_one_way_of_opening_and_read_by_the_other(
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.png"])
-def test_a_file_object_stands_where_pillow_leaves_it(name: str, tmp_path: Path) -> None:
+def test_the_position_of_a_file_object_is_as_pillow_leaves_it(name: str, tmp_path: Path) -> None:
     path = save(tmp_path / name, noise(size=(300, 200)))  # longer than Pillow reads at once
 
     def positions() -> list[int]:
@@ -232,7 +232,7 @@ def test_draft_and_thumbnail(tmp_path: Path) -> None:
         assert small() == bare and cache.num_found == 4
 
 
-def test_changes_stay_in_the_image_that_is_changed(tmp_path: Path, cache: Cache) -> None:
+def test_changes_affect_only_the_changed_image(tmp_path: Path, cache: Cache) -> None:
     path = save(tmp_path / "a.png")
     bare = Image.open(path).tobytes()
     for _ in range(3):
@@ -278,14 +278,16 @@ def test_a_changed_file_is_decoded_again(tmp_path: Path, cache: Cache) -> None:
     assert (cache.num_kept, cache.num_found) == (2, 0)
 
 
-def test_a_file_written_a_moment_ago_is_not_kept(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_was_just_written_is_not_cached(
+    tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(room, "SETTLED_NS", 10**12)
     Image.open(save(tmp_path / "a.png")).load()
     Image.open(io.BytesIO((tmp_path / "a.png").read_bytes())).load()
     assert cache.num_kept == 1, "bytes cannot change, a file may once more"
 
 
-def test_other_formats_and_frames_are_left_alone(tmp_path: Path, cache: Cache) -> None:
+def test_other_formats_and_animations_are_not_cached(tmp_path: Path, cache: Cache) -> None:
     frames = [noise("P", seed=number) for number in range(3)]
     paths = [
         save(tmp_path / "a.gif", frames[0], save_all=True, append_images=frames[1:]),
@@ -304,7 +306,7 @@ def test_other_formats_and_frames_are_left_alone(tmp_path: Path, cache: Cache) -
     assert not cache.entries() and not cache.said
 
 
-def test_truncated_images_are_pillows_affair(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_images_are_left_to_pillow(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.jpg", "a.png"):
         whole = save(tmp_path / name, noise(size=(200, 200))).read_bytes()
         (tmp_path / f"cut-{name}").write_bytes(whole[: len(whole) // 2])
@@ -325,7 +327,7 @@ def test_truncated_images_are_pillows_affair(tmp_path: Path, cache: Cache, monke
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.png"])
-def test_what_pillow_makes_of_a_truncated_image_stays(
+def test_truncated_images_that_pillow_completes_are_not_cached(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = save(tmp_path / name, noise(size=(200, 200))).read_bytes()
@@ -374,7 +376,7 @@ def test_a_damaged_entry_is_decoded_again_and_replaced(damage: Callable[[Path], 
         assert not cache.said
 
 
-def test_a_full_disk_is_said_once(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_once(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     def replace(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -385,7 +387,7 @@ def test_a_full_disk_is_said_once(tmp_path: Path, cache: Cache, monkeypatch: pyt
     assert not list(cache.folder.rglob("*.partial")), "nothing is left behind"
 
 
-def test_a_slow_disk_is_given_time(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_pauses_on_a_slow_disk(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "SLOW_S", 0.0)
     monkeypatch.setattr(room, "PATIENCE", 1e9)
     for number in range(3):
@@ -393,7 +395,7 @@ def test_a_slow_disk_is_given_time(tmp_path: Path, cache: Cache, monkeypatch: py
     assert cache.num_kept == 1 and not cache.said, "the others wait for a later epoch"
 
 
-def test_a_file_that_the_script_closed_is_its_own_affair(tmp_path: Path, cache: Cache) -> None:
+def test_a_file_that_the_script_closed_is_left_to_pillow(tmp_path: Path, cache: Cache) -> None:
     for file in (open(save(tmp_path / "a.jpg"), "rb"), io.BytesIO((tmp_path / "a.jpg").read_bytes())):  # noqa: SIM115
         image = Image.open(file)
         file.close()
@@ -402,14 +404,14 @@ def test_a_file_that_the_script_closed_is_its_own_affair(tmp_path: Path, cache: 
     assert Image.open(tmp_path / "a.jpg").load() and cache.num_kept == 1 and not cache.said
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_writable_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")  # root writes into read-only folders too: a file in the way stops everybody
     with Cache(tmp_path / "file" / "images") as cache:
         assert Image.open(save(tmp_path / "a.jpg")).load()
         assert len(cache.said) == 1 and "Not a directory" in cache.said[0]
 
 
-def test_what_a_killed_process_left_goes_when_the_store_is_opened(tmp_path: Path) -> None:
+def test_unfinished_files_are_deleted_when_the_store_is_opened(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     names = {f"a.pixels.{gone.pid}-1.partial": 100, f"b.pixels.{os.getpid()}-1.partial": 100, "c.pixels": 100}
@@ -422,7 +424,7 @@ def test_what_a_killed_process_left_goes_when_the_store_is_opened(tmp_path: Path
     PixelStore(tmp_path / "not there")
 
 
-def test_cleared_while_it_is_used(tmp_path: Path, cache: Cache) -> None:
+def test_the_cache_may_be_cleared_while_it_is_used(tmp_path: Path, cache: Cache) -> None:
     from slipstream.data.images.cache_folder import clear
 
     path = save(tmp_path / "a.jpg")
@@ -434,7 +436,7 @@ def test_cleared_while_it_is_used(tmp_path: Path, cache: Cache) -> None:
     assert Image.open(path).tobytes() == bare and cache.num_kept == 2 and not cache.said
 
 
-def test_a_fault_of_ours_is_said_once_and_pillow_goes_on(
+def test_an_error_in_our_code_is_reported_once_and_pillow_continues(
     tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> Any:
@@ -457,7 +459,7 @@ def test_without_mappings_pixels_are_copied(tmp_path: Path, cache: Cache, monkey
     assert not cache.decoding._mapped
 
 
-def test_arrow_gets_memory_of_pillows_own(tmp_path: Path, cache: Cache) -> None:
+def test_arrow_export_works(tmp_path: Path, cache: Cache) -> None:
     if not hasattr(Image.Image, "__arrow_c_array__"):
         pytest.skip("this Pillow exports nothing to Arrow")
     path = save(tmp_path / "a.jpg", noise("L"))
@@ -467,8 +469,8 @@ def test_arrow_gets_memory_of_pillows_own(tmp_path: Path, cache: Cache) -> None:
     assert copied.tobytes() == bare and cache.num_found == 1
 
 
-def test_another_load_in_between_is_kept_whole(tmp_path: Path) -> None:
-    """A technique that decodes by itself may stand inside or outside."""
+def test_works_together_with_another_replacement_of_load(tmp_path: Path) -> None:
+    """Another technique that decodes may be installed before or after the cache."""
     path = save(tmp_path / "a.jpg")
     bare = Image.open(path).tobytes()
     calls = []
@@ -487,7 +489,7 @@ def test_another_load_in_between_is_kept_whole(tmp_path: Path) -> None:
         patches.close()
 
 
-RIDING = """
+SCRIPT = """
 import resource, sys
 from pathlib import Path
 from PIL import Image, ImageFile
@@ -511,8 +513,8 @@ print(total, *said, sep="|")
 """
 
 
-def ride(photographs: Path, folder: Path, most_bytes: int = 0) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", RIDING, str(photographs), str(folder), str(most_bytes)]
+def train(photographs: Path, folder: Path, most_bytes: int = 0) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", SCRIPT, str(photographs), str(folder), str(most_bytes)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -522,12 +524,12 @@ def told(child: subprocess.Popen[str]) -> list[str]:
     return out.strip().split("|")
 
 
-def test_two_runs_at_once_and_a_disk_that_takes_no_more(tmp_path: Path) -> None:
+def test_two_runs_at_once_and_a_full_disk(tmp_path: Path) -> None:
     for number in range(8):
         save(tmp_path / f"{number}.jpg", noise(seed=number))
     total = str(3 * sum(sum(Image.open(path).tobytes()) for path in tmp_path.glob("*.jpg")))
-    runs = [ride(tmp_path, tmp_path / "shared"), ride(tmp_path, tmp_path / "shared")]
-    full = ride(tmp_path, tmp_path / "full", most_bytes=5000)
+    runs = [train(tmp_path, tmp_path / "shared"), train(tmp_path, tmp_path / "shared")]
+    full = train(tmp_path, tmp_path / "full", most_bytes=5000)
     assert [told(child) for child in runs] == [[total], [total]]
     counted, *said = told(full)
     assert counted == total and len(said) == 1 and "the disk is full" in said[0]

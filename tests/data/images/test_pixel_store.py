@@ -7,7 +7,7 @@ from slipstream.data.images.cache_folder import ImageFacts
 from slipstream.data.images.pixel_store import _SLOTS, CheckedEntries, PixelStore, key_of
 
 
-def test_what_a_forked_process_has_checked_counts_for_all() -> None:
+def test_checked_entries_are_shared_with_forked_processes() -> None:
     checked = CheckedEntries()
     child = os.fork()
     if child == 0:
@@ -20,7 +20,7 @@ def test_what_a_forked_process_has_checked_counts_for_all() -> None:
     assert checked.has(7 + _SLOTS) and not checked.has(7), "one that lost its place is checked again"
 
 
-def test_pixels_that_change_after_they_were_written_or_checked_are_absent(tmp_path: Path) -> None:
+def test_changed_pixels_count_as_absent(tmp_path: Path) -> None:
     facts = ImageFacts(key_of(1), "L", (40, 30), -1, "")
     store = PixelStore(tmp_path)
     store.write(facts, memoryview(bytes(1200)))
@@ -37,7 +37,7 @@ def test_pixels_that_change_after_they_were_written_or_checked_are_absent(tmp_pa
         entry.write_bytes(data)
 
 
-def test_pixels_that_another_user_wrote_or_could_change_are_absent(tmp_path: Path) -> None:
+def test_pixels_of_another_user_count_as_absent(tmp_path: Path) -> None:
     facts = ImageFacts(key_of(1), "L", (40, 30), -1, "")
     store = PixelStore(tmp_path)
     store.write(facts, memoryview(bytes(1200)))

@@ -1,4 +1,4 @@
-"""Samples of a coming epoch, made ahead in other processes."""
+"""Samples of the next epoch are read ahead in other processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream.data.images import prefill
 
 
 class Traces(Dataset[Any]):
-    """Leaves a file for each sample; the fourth raises."""
+    """Writes a file for each sample. The fourth sample raises."""
 
     def __init__(self, folder: Path, num_samples: int = 40) -> None:
         self.folder, self.num_samples = folder, num_samples
@@ -30,7 +30,7 @@ class Traces(Dataset[Any]):
 
 
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": SubsetRandomSampler(range(5, 25))}, {}])
-def test_the_order_of_the_coming_epoch_is_known(options: Any, tmp_path: Path) -> None:
+def test_upcoming_indices_are_those_of_the_next_epoch(options: Any, tmp_path: Path) -> None:
     for generator in (None, torch.Generator()):
         loader = DataLoader(Traces(tmp_path, num_samples=3), batch_size=2, generator=generator, **options)
         if "sampler" in options:
@@ -51,18 +51,18 @@ def fill(loader: Any, is_over: Any = lambda num_made: False, **how: Any) -> floa
     return prefill.fill(loader, lambda: loader.dataset.__getitem__, is_over, **how)
 
 
-def test_every_sample_is_made_once_and_elsewhere(tmp_path: Path) -> None:
+def test_every_sample_is_read_once_in_another_process(tmp_path: Path) -> None:
     loader = DataLoader(Traces(tmp_path), batch_size=4, shuffle=True)
     assert fill(loader, num_processes=2) == 1.0
     makers = {int(path.read_text()) for path in tmp_path.iterdir()}
     assert len(list(tmp_path.iterdir())) == 39 and len(makers) == 2 and os.getpid() not in makers
 
 
-def test_it_ends_when_it_is_told_to(tmp_path: Path) -> None:
+def test_filling_ends_when_is_over_returns_true(tmp_path: Path) -> None:
     loader = DataLoader(Traces(tmp_path, num_samples=1000))
     assert fill(loader, lambda num_made: num_made >= 16, num_processes=1) == 16 / 1000
 
 
-def test_a_deadline_ends_it(tmp_path: Path) -> None:
+def test_filling_ends_at_the_deadline(tmp_path: Path) -> None:
     loader = DataLoader(Traces(tmp_path, num_samples=1000))
     assert fill(loader, deadline_s=0.0, num_processes=1) <= 1 / 1000

@@ -1,4 +1,4 @@
-"""`Image.resize` with our C in front: what a script sees, and when it is Pillow again."""
+"""`Image.resize` with our C code: what a script observes, and when Pillow's code is used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DATA = jpeg(width=120, height=100)
 
 
 class Counted(Resampler):
-    """How often it was asked; and, where told so, with one wrong byte."""
+    """Counts its calls and optionally makes one byte wrong."""
 
     num_calls = 0
     is_wrong = False
@@ -66,7 +66,7 @@ def facts(image: Any) -> Any:
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_script_sees_what_pillow_gives(use: str) -> None:
+def test_results_equal_pillows(use: str) -> None:
     bare = USES[use](picture())
     part, resampler = resizing()
     with installed(part):
@@ -95,7 +95,7 @@ def test_info_and_palette_are_as_pillow_leaves_them() -> None:
         lambda image: image.resize((80, 80), BILINEAR, (0, 0, 80, 80)),
     ],
 )
-def test_the_rest_is_pillows(use: Any) -> None:
+def test_other_calls_are_left_to_pillow(use: Any) -> None:
     part, resampler = resizing()
     bare = use(picture())
     with installed(part):
@@ -117,7 +117,7 @@ def test_the_rest_is_pillows(use: Any) -> None:
         lambda image: image.resize(),
     ],
 )
-def test_mistakes_are_told_by_pillow(call: Any) -> None:
+def test_invalid_calls_raise_pillows_errors(call: Any) -> None:
     def fault_of() -> Any:
         with pytest.raises(Exception) as caught:
             call(picture())
@@ -128,7 +128,7 @@ def test_mistakes_are_told_by_pillow(call: Any) -> None:
         assert fault_of() == bare
 
 
-def test_the_first_and_then_one_in_many_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_images_and_then_one_in_many_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     part, _ = resizing()
     proofs: list[int] = []
     real = part._is_proved
@@ -140,7 +140,7 @@ def test_the_first_and_then_one_in_many_are_proved(monkeypatch: pytest.MonkeyPat
     assert len(proofs) == FIRST + 1
 
 
-def test_a_difference_ends_it_for_good() -> None:
+def test_a_difference_disables_the_replacement_permanently() -> None:
     log: list[str] = []
     part, resampler = resizing(log)
     bare = picture().resize((64, 64), BILINEAR)
@@ -155,7 +155,7 @@ def test_a_difference_ends_it_for_good() -> None:
     assert log == ["used", "differs"] and resampler.num_calls == num_calls
 
 
-def test_a_difference_in_a_fork_ends_it_for_all() -> None:
+def test_a_difference_in_a_forked_process_disables_all() -> None:
     part, resampler = resizing()
     with installed(part):
         child = os.fork()
@@ -168,7 +168,7 @@ def test_a_difference_in_a_fork_ends_it_for_all() -> None:
     assert resampler.num_calls == 0
 
 
-def test_a_picture_that_changes_its_size_when_it_is_loaded() -> None:
+def test_an_image_that_changes_its_size_when_it_is_loaded() -> None:
     class Icon(Image.Image):
         def load(self) -> Any:
             self._size = (50, 40)
@@ -199,7 +199,7 @@ def test_threads() -> None:
             assert [new.tobytes() for new in threads.map(lambda i: i.resize((64, 64), BILINEAR), images)] == bare
 
 
-def test_a_fault_of_ours_is_no_fault_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_our_code_does_not_reach_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     bare = picture().resize((64, 64), BILINEAR)
     part, resampler = resizing()
     monkeypatch.setattr(resampler, "resize", lambda *_: 1 / 0)
@@ -207,7 +207,7 @@ def test_a_fault_of_ours_is_no_fault_of_the_script(monkeypatch: pytest.MonkeyPat
         assert facts(picture().resize((64, 64), BILINEAR)) == facts(bare)
 
 
-def test_under_pictures_that_are_put_off() -> None:
+def test_works_together_with_partial_decoding() -> None:
     def use() -> Any:
         return Image.open(io.BytesIO(DATA)).convert("RGB").crop((5, 5, 105, 85)).resize((64, 64), BILINEAR)
 
@@ -238,7 +238,7 @@ PARTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("use", PARTS)
-def test_a_part_of_a_picture_is_resized_where_it_lies(use: str) -> None:
+def test_a_pending_part_is_resized_in_place(use: str) -> None:
     bare = PARTS[use](Image.open(io.BytesIO(PROGRESSIVE)).convert("RGB"))
     part, resampler = resizing()
     with installed(part, PartialDecode(lambda: None, lambda: None)):
@@ -248,7 +248,7 @@ def test_a_part_of_a_picture_is_resized_where_it_lies(use: str) -> None:
     assert resampler.num_calls == FIRST + 2
 
 
-def test_a_part_that_waits_is_a_picture_like_any_other() -> None:
+def test_a_pending_part_behaves_like_any_other_image() -> None:
     def uses(image: Any) -> list[Any]:
         whole = image.convert("RGB")
         part = whole.crop((7, 5, 101, 93))

@@ -1,4 +1,4 @@
-"""Pillow's bytes, over sizes, boxes, filters and modes drawn at random; and the layouts of its memory."""
+"""The C code gives Pillow's bytes for random sizes, boxes, filters and modes. Also tests the memory layouts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def resampler() -> Resampler:
 
 
 def noise(mode: str, size: tuple[int, int], seed: int) -> Any:
-    """Every byte of the memory, the unused fourth of a pixel too; and the extremes often, which overshoot."""
+    """A random image with values in every byte, including the unused fourth byte of a pixel. Extreme values are
+    frequent, because they overshoot."""
     rng = np.random.default_rng(seed)
     plain = {"La": "LA", "RGBa": "RGBA"}.get(mode, mode)
     layout = "RGBX" if mode == "RGB" else plain
@@ -54,7 +55,7 @@ def drawn_box(rng: random.Random, width: int, height: int) -> Any:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_bytes_are_pillows(resampler: Resampler, mode: str) -> None:
+def test_the_bytes_equal_pillows(resampler: Resampler, mode: str) -> None:
     rng, num_seen = random.Random(mode), 0
     while num_seen < 400:
         most, most_new = rng.choice((5, 30, 90)), rng.choice((5, 30, 90))
@@ -66,16 +67,16 @@ def test_the_bytes_are_pillows(resampler: Resampler, mode: str) -> None:
             num_seen += 1
 
 
-def test_the_bytes_are_pillows_without_vectors_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_equal_pillows_without_vector_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", f"{find_compiler()[0]} -DPLAIN_ONLY")
     plain = Resampler()
     for mode in MODES:
-        test_the_bytes_are_pillows(plain, mode)
+        test_the_bytes_equal_pillows(plain, mode)
 
 
 @pytest.mark.parametrize("resample", FILTERS)
 @pytest.mark.parametrize("mode", ["L", "RGB"])
-def test_far_shrunk_far_enlarged_and_lines(resampler: Resampler, mode: str, resample: int) -> None:
+def test_extreme_sizes(resampler: Resampler, mode: str, resample: int) -> None:
     for size, new_size in (
         ((900, 700), (3, 2)),
         ((2, 3), (500, 300)),
@@ -89,14 +90,14 @@ def test_far_shrunk_far_enlarged_and_lines(resampler: Resampler, mode: str, resa
 
 
 @pytest.mark.parametrize("value", [0, 255])
-def test_one_colour_stays_itself(resampler: Resampler, value: int) -> None:
+def test_an_image_of_one_colour_keeps_its_colour(resampler: Resampler, value: int) -> None:
     image = Image.new("L", (77, 59), value)
     for resample in FILTERS:
         new: Any = resampler.resize(image.im, (50, 90), resample, (0.5, 0.25, 70.0, 50.0))
         assert new.getextrema() == (value, value)
 
 
-def test_images_over_somebody_elses_memory(resampler: Resampler) -> None:
+def test_images_in_foreign_memory(resampler: Resampler) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (70, 100, 4), dtype=np.uint8)
     for stride in (400, 800):  # rows that do not follow each other
         size = (100, 70 * 400 // stride)
@@ -104,7 +105,7 @@ def test_images_over_somebody_elses_memory(resampler: Resampler) -> None:
         assert_same(resampler, Image.new("RGB", (1, 1))._new(core), (64, 48), BILINEAR)
 
 
-def test_images_in_several_blocks(resampler: Resampler) -> None:
+def test_images_in_several_memory_blocks(resampler: Resampler) -> None:
     core: Any = vars(Image)["core"]
     before = core.get_block_size()
     core.set_block_size(4096)
@@ -130,7 +131,7 @@ def test_images_in_several_blocks(resampler: Resampler) -> None:
         (None, (40_000, 10)),
     ],
 )
-def test_copies_mistakes_and_giants_are_left_to_pillow(box: Any, new_size: tuple[int, int]) -> None:
+def test_copies_invalid_boxes_and_huge_images_are_left_to_pillow(box: Any, new_size: tuple[int, int]) -> None:
     assert edges_of(box, (60, 40), new_size) is None
 
 
@@ -138,7 +139,7 @@ def test_an_image_without_pixels_is_left_to_pillow() -> None:
     assert edges_of(None, (0, 40), (100, 100)) is None
 
 
-def test_a_layout_that_fits_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_memory_layout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_Named", "_Numbered"):
         monkeypatch.setattr(pixel_memory, name, type("Other", (vars(pixel_memory)[name],), {"_fields_": []}))
     PixelMemory()  # the same fields under other names

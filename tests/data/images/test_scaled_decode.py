@@ -30,7 +30,7 @@ SHRINKING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("use", SHRINKING)
-def test_what_is_shrunk_comes_out_nearly_the_same(use: str) -> None:
+def test_shrunk_images_are_nearly_the_same(use: str) -> None:
     bare = SHRINKING[use](Image.open(io.BytesIO(DATA)))
     log: list[str] = []
     with installed(scaled(log=log)):
@@ -41,7 +41,7 @@ def test_what_is_shrunk_comes_out_nearly_the_same(use: str) -> None:
     assert 0 < distance < 12, "other pixels, of the same part of the same picture"
 
 
-def test_the_wider_gap_is_closer() -> None:
+def test_a_larger_gap_is_more_accurate() -> None:
     bare = np.array(SHRINKING["resized"](Image.open(io.BytesIO(DATA)))).astype(int)
     distances = []
     for gap in (1, 2):
@@ -61,7 +61,7 @@ def test_the_wider_gap_is_closer() -> None:
         lambda image: (image.load(), image.resize((50, 40), BILINEAR))[1],
     ],
 )
-def test_what_is_not_shrunk_at_once_by_half_keeps_every_bit(use: Any) -> None:
+def test_images_that_are_not_shrunk_by_half_keep_every_bit(use: Any) -> None:
     bare = use(Image.open(io.BytesIO(DATA))).tobytes()
     log: list[str] = []
     with installed(scaled(log=log)):
@@ -69,7 +69,7 @@ def test_what_is_not_shrunk_at_once_by_half_keeps_every_bit(use: Any) -> None:
     assert log == []
 
 
-def test_the_script_sees_the_full_size_and_may_come_back_for_the_pixels() -> None:
+def test_the_image_keeps_its_full_size_and_its_pixels() -> None:
     bare = Image.open(io.BytesIO(DATA)).convert("RGB")
     with installed(scaled()):
         opened = Image.open(io.BytesIO(DATA))
@@ -79,7 +79,7 @@ def test_the_script_sees_the_full_size_and_may_come_back_for_the_pixels() -> Non
         assert image.tobytes() == bare.tobytes() == opened.tobytes()
 
 
-def test_bad_calls_are_pillows_to_refuse() -> None:
+def test_invalid_calls_raise_pillows_errors() -> None:
     with installed(scaled()):
         image = Image.open(io.BytesIO(DATA)).convert("RGB")
         with pytest.raises(ValueError, match="Unknown resampling filter"):
@@ -88,7 +88,7 @@ def test_bad_calls_are_pillows_to_refuse() -> None:
             image.resize((20, 20), BILINEAR, box=(0, 0, 500, 500))
 
 
-def test_where_nothing_can_be_scaled_it_ends_and_says_so() -> None:
+def test_scaling_ends_and_is_reported_if_no_image_can_be_scaled() -> None:
     log: list[str] = []
     data = jpeg()
     with installed(scaled(log=log)):
@@ -98,7 +98,7 @@ def test_where_nothing_can_be_scaled_it_ends_and_says_so() -> None:
         assert log == ["none"] and image._im is not None
 
 
-def test_in_a_recipe_it_says_what_it_did(riding: Any) -> None:
-    with riding(scaled_decode=2) as context:
+def test_its_use_in_a_recipe_is_reported(applied: Any) -> None:
+    with applied(scaled_decode=2) as context:
         Image.open(io.BytesIO(DATA)).convert("RGB").resize((50, 40))
     assert context.changes == ["scaled_decode: JPEGs that are shrunk immediately are decoded at a reduced size"]

@@ -1,4 +1,5 @@
-"""Arrays and tensors of pictures by our C: the same bytes, and Pillow's and torch's again where they are not."""
+"""Arrays and tensors of images from our C code have the same bytes. After a difference Pillow's and torch's code is
+used."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def picture(size: tuple[int, int], mode: str = "RGB") -> Image.Image:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_bytes_change_places_and_nothing_else(size: tuple[int, int]) -> None:
+def test_bytes_only_change_places(size: tuple[int, int]) -> None:
     image = picture(size)
     assert PlaneKernel().pack(image.im) == image.tobytes()
     if min(size) > 1:
@@ -40,7 +41,7 @@ def test_bytes_change_places_and_nothing_else(size: tuple[int, int]) -> None:
         assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
 
 
-def test_what_lies_otherwise_is_left_to_torch() -> None:
+def test_other_memory_layouts_are_left_to_torch() -> None:
     pixels = torch.zeros(20, 30, 3, dtype=torch.uint8)
     turned = pixels.permute(2, 0, 1)
     others = [
@@ -67,7 +68,7 @@ class Counted(PlaneKernel):
         return made[:-1] + bytes([made[-1] ^ 1]) if self.is_wrong else made
 
 
-def test_arrays_are_pillows_and_other_modes_are_left_to_it() -> None:
+def test_arrays_equal_pillows_and_other_modes_are_left_to_pillow() -> None:
     log: list[str] = []
     planes = Counted()
     conversion = ArrayConversion(planes, lambda: log.append("used"), lambda: log.append("differs"))
@@ -82,7 +83,7 @@ def test_arrays_are_pillows_and_other_modes_are_left_to_it() -> None:
     assert array.flags.owndata and array.flags.writeable and planes.num_calls == 3 and log == ["used"] * 3
 
 
-def test_a_difference_ends_it_and_the_script_gets_pillows() -> None:
+def test_a_difference_disables_it_and_the_script_gets_pillows_bytes() -> None:
     log: list[str] = []
     planes = Counted()
     planes.is_wrong = True
@@ -93,7 +94,7 @@ def test_a_difference_ends_it_and_the_script_gets_pillows() -> None:
     assert log == ["differs"] and planes.num_calls == 1
 
 
-def test_in_a_worker_tensors_are_torchs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_in_a_worker_equal_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     conversion = ArrayConversion(PlaneKernel(), lambda: None, lambda: None)
     turned = torch.from_numpy(np.array(picture((40, 50)))).permute(2, 0, 1)
     bare = turned.contiguous()
@@ -112,7 +113,7 @@ def test_in_a_worker_tensors_are_torchs_too(monkeypatch: pytest.MonkeyPatch) -> 
     assert "contiguous" not in vars(torch.Tensor)
 
 
-def test_what_stands_inside_goes_to_spawned_workers_as_ever() -> None:
+def test_a_wrapped_loop_is_pickled_in_its_own_way() -> None:
     conversion = ArrayConversion(PlaneKernel(), lambda: None, lambda: None)
     assert to_array._PartingLoop(worker._worker_loop, conversion).__reduce__() == "_worker_loop"
     inside = ReusingLoop(worker._worker_loop, 2, 8)
@@ -120,7 +121,7 @@ def test_what_stands_inside_goes_to_spawned_workers_as_ever() -> None:
 
 
 class Tensors(Dataset[Any]):
-    """As torchvision's ToTensor makes them."""
+    """Tensors as from torchvision's ToTensor."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.paths = paths
@@ -135,8 +136,8 @@ class Tensors(Dataset[Any]):
         return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float().div_(255)
 
 
-def test_batches_are_the_same_with_all_that_makes_pictures_faster(
-    riding: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_batches_are_the_same_with_all_image_techniques(
+    applied: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache_folder, "images_folder", lambda: tmp_path / "images")
     monkeypatch.setattr(decode_cache, "SETTLED_NS", 0)
@@ -148,7 +149,7 @@ def test_batches_are_the_same_with_all_that_makes_pictures_faster(
         return [batch for _ in range(2) for batch in loader] + [torch.get_rng_state()]
 
     bare = epochs()
-    with riding(decode_cache=True, fast_decode=True, fast_resize=True, fast_arrays=True) as context:
+    with applied(decode_cache=True, fast_decode=True, fast_resize=True, fast_arrays=True) as context:
         ours = epochs()
     assert len(ours) == len(bare) and all(torch.equal(a, b) for a, b in zip(ours, bare, strict=True))
     assert any("arrays and tensors" in change for change in context.changes) and not context.declined

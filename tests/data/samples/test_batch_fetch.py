@@ -67,7 +67,7 @@ ARRAYS = [TensorDataset(ROWS, CLASSES), Columns(), Named(), Subset(Columns(), [3
 
 
 @pytest.mark.parametrize("dataset", ARRAYS, ids=lambda dataset: type(dataset).__name__)
-def test_datasets_that_are_arrays_give_the_same_batch_at_once(dataset: Any) -> None:
+def test_array_datasets_give_the_same_batch_when_indexed_at_once(dataset: Any) -> None:
     gather = gather_of(dataset)
     assert gather is not None and can_gather(dataset, None)
     indices = [0, 2, 1, 1]
@@ -75,26 +75,26 @@ def test_datasets_that_are_arrays_give_the_same_batch_at_once(dataset: Any) -> N
 
 
 @pytest.mark.parametrize("kind", [Reshaped, Branching, Elsewhere, Summed])
-def test_what_does_more_than_index_is_left_alone(kind: Any) -> None:
+def test_a_getitem_that_does_more_than_index_is_refused(kind: Any) -> None:
     assert not only_indexes(kind.__getitem__) and not can_gather(kind(), None)
 
 
 @pytest.mark.parametrize("kind", [Columns, Named, Reshaped, Branching, Elsewhere, Summed])
-def test_the_source_alone_says_the_same(kind: Any) -> None:
+def test_only_indexes_at_agrees(kind: Any) -> None:
     line = kind.__getitem__.__code__.co_firstlineno
     assert only_indexes_at(__file__, line) == only_indexes(kind.__getitem__) == (kind in (Columns, Named))
     assert not only_indexes_at(__file__, line + 1) and not only_indexes_at("/no/such/file.py", 1)
 
 
-def test_a_column_that_cannot_be_indexed_at_once_is_left_alone() -> None:
+def test_a_column_that_cannot_be_indexed_at_once_is_refused() -> None:
     assert only_indexes(Listed.__getitem__) and not can_gather(Listed(), None)
 
 
-def test_a_collate_of_the_users_own_is_left_alone() -> None:
+def test_a_custom_collate_fn_is_refused() -> None:
     assert not can_gather(Columns(), lambda samples: samples)
 
 
-def test_equal_means_every_bit_and_the_way_it_lies_in_memory() -> None:
+def test_is_same_compares_bits_and_strides() -> None:
     square = torch.arange(4.0).reshape(2, 2)
     assert is_same([square], [square.clone()]) and is_same(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
     assert not is_same(square, square.T.contiguous().T)
@@ -124,23 +124,23 @@ def test_loaders_give_the_same_batches_in_the_same_order(dataset: Any, how: dict
     assert told == [] and patches.leftovers == []
 
 
-def test_a_generator_of_the_users_own_is_left_in_the_same_state() -> None:
-    def ride() -> tuple[list[Any], torch.Tensor]:
+def test_the_users_generator_ends_in_the_same_state() -> None:
+    def train() -> tuple[list[Any], torch.Tensor]:
         generator = torch.Generator().manual_seed(3)
         batches = _epochs(DataLoader(ARRAYS[0], batch_size=4, shuffle=True, generator=generator))
         return batches, generator.get_state()
 
-    bare = ride()
+    bare = train()
     patches = Patches(lambda seam, fault: pytest.fail(f"{seam}: {fault}"), lambda: False)
     BatchedFetch(lambda why: None).install(patches)
     try:
-        ours = ride()
+        ours = train()
     finally:
         patches.close()
     assert is_same(ours[0], bare[0]) and torch.equal(ours[1], bare[1])
 
 
-def test_a_batch_that_comes_out_otherwise_is_torchs_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_differs_is_replaced_by_torchs_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "slipstream.data.samples.batch_fetch.gather_of", lambda dataset: lambda indices: [ROWS[indices] + 1]
     )

@@ -18,7 +18,7 @@ NUM = 203
 
 
 class Texts(Dataset[Any]):
-    """Of lengths 1 to 100, in no order."""
+    """Samples with lengths from 1 to 100 in random order."""
 
     def __len__(self) -> int:
         return NUM
@@ -50,7 +50,7 @@ def test_lengths_of_all_samples() -> None:
 
 
 class Columns:
-    """As Hugging Face's: rows by slices, columns in them."""
+    """Behaves like a Hugging Face dataset: a slice of rows is a dictionary of columns."""
 
     column_names = ("label", "input_ids")
 
@@ -64,7 +64,7 @@ class Columns:
 Columns.__module__ = "datasets.arrow_dataset"
 
 
-def test_columns_are_read_by_the_thousand() -> None:
+def test_columns_are_read_in_chunks() -> None:
     assert lengths_of(Columns()).tolist() == [row % 7 for row in range(2500)]
 
 
@@ -98,7 +98,7 @@ class Flat(Texts):
     ("kind", "why"),
     [(Augmented, "random numbers"), (Counting, "changes count"), (Slow, "would take about"), (Flat, "no sequence")],
 )
-def test_lengths_that_cannot_be_known(kind: Any, why: str) -> None:
+def test_lengths_that_cannot_be_measured(kind: Any, why: str) -> None:
     before = torch.get_rng_state()
     with pytest.raises(UnknownLengthsError, match=why):
         lengths_of(kind(), most_s=0.2 if kind is Slow else 60.0)
@@ -106,7 +106,7 @@ def test_lengths_that_cannot_be_known(kind: Any, why: str) -> None:
 
 
 class Lazy(Texts):
-    """Opens its file with the first sample, so that every worker has one of its own."""
+    """Opens its file with the first sample, so that every worker has its own file."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.file = path, None
@@ -117,7 +117,7 @@ class Lazy(Texts):
         return super().__getitem__(index)
 
 
-def test_a_file_is_not_opened_where_workers_would_share_it(tmp_path: Path) -> None:
+def test_files_are_not_opened_in_the_scripts_process(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"")
     dataset = Lazy(tmp_path / "data")
     assert lengths_of(dataset).tolist() == LENGTHS.tolist() and dataset.file is None
@@ -134,7 +134,7 @@ class Failing(Texts):
 
 
 @pytest.mark.parametrize(("kind", "why"), [(Dying, "died"), (Failing, "KeyError: 0")])
-def test_a_process_that_cannot_ask_says_so(kind: Any, why: str) -> None:
+def test_a_failed_measuring_process_is_reported(kind: Any, why: str) -> None:
     with pytest.raises(UnknownLengthsError, match=why):
         lengths_of(kind())
 
@@ -142,7 +142,7 @@ def test_a_process_that_cannot_ask_says_so(kind: Any, why: str) -> None:
 # --- the order -------------------------------------------------------------------------------------------------------
 
 
-def test_every_sample_comes_once_and_the_last_batch_is_the_permutations_own() -> None:
+def test_every_sample_comes_once_and_the_last_batch_stays() -> None:
     order = np.array(random.Random(3).sample(range(NUM), NUM))
     grouped = regroup(order, LENGTHS, 8)
     assert sorted(grouped.tolist()) == list(range(NUM))
@@ -164,9 +164,9 @@ def read(num_epochs: int = 2, kind: Any = Texts, **how: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("how", [{}, {"drop_last": True}, {"num_workers": 1}], ids=str)
-def test_epochs_hold_the_same_samples_in_batches_of_the_same_sizes(riding: Any, how: Any) -> None:
+def test_epochs_hold_the_same_samples_in_batches_of_the_same_sizes(applied: Any, how: Any) -> None:
     bare = read(**how)
-    with riding(length_buckets=True) as context:
+    with applied(length_buckets=True) as context:
         ours = read(**how)
     assert [len(y) for _, y in ours[:-1]] == [len(y) for _, y in bare[:-1]]
     half = len(bare) // 2
@@ -179,32 +179,32 @@ def test_epochs_hold_the_same_samples_in_batches_of_the_same_sizes(riding: Any, 
 
 
 @pytest.mark.parametrize("how", [{}, {"num_workers": 1}], ids=str)
-def test_files_may_be_read_ahead_beside_it(riding: Any, how: Any) -> None:
-    with riding(length_buckets=True):
+def test_works_together_with_read_ahead(applied: Any, how: Any) -> None:
+    with applied(length_buckets=True):
         alone = read(**how)
-    with riding(length_buckets=True, read_ahead=8):
+    with applied(length_buckets=True, read_ahead=8):
         both = read(**how)
     for one, other in zip(alone[:-1], both[:-1], strict=True):
         assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
     assert torch.equal(alone[-1], both[-1])
 
 
-def test_a_generator_of_the_scripts_own_is_left_in_the_same_state(riding: Any) -> None:
+def test_the_scripts_generator_ends_in_the_same_state(applied: Any) -> None:
     bare, ours = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
     read(1, generator=bare)
-    with riding(length_buckets=True):
+    with applied(length_buckets=True):
         read(1, shuffle=False, sampler=RandomSampler(Texts(), generator=ours), generator=ours)
     assert torch.equal(bare.get_state(), ours.get_state())
 
 
 @pytest.mark.parametrize("kind", [Augmented, Flat])
-def test_where_lengths_are_not_known_the_order_is_as_ever(riding: Any, kind: Any) -> None:
+def test_the_order_stays_if_lengths_are_unknown(applied: Any, kind: Any) -> None:
     def order(loader: Any) -> Any:
         torch.manual_seed(7)
         return list(loader.sampler), torch.rand(1)
 
     bare = order(DataLoader(kind(), 8, shuffle=True, collate_fn=pad))
-    with riding(length_buckets=True) as context:
+    with applied(length_buckets=True) as context:
         assert order(DataLoader(kind(), 8, shuffle=True, collate_fn=pad)) == bare
     assert "keeps its order" in context.declined[0] and context.changes == []
 
@@ -222,20 +222,20 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "why"), REFUSED, ids=range(len(REFUSED)))
-def test_other_orders_are_left_alone(change: dict[str, Any], why: str) -> None:
+def test_other_orders_are_refused(change: dict[str, Any], why: str) -> None:
     plain = {"sampler": None, "batch_sampler": None, "batch_size": 8, "collate_fn": pad, "shuffle": True}
     assert obstacle(plain) == "" and why in obstacle({**plain, **change})
 
 
-def test_a_framework_that_builds_the_loader_again_keeps_it(riding: Any) -> None:
+def test_a_framework_that_rebuilds_the_loader_keeps_the_sampler(applied: Any) -> None:
     accelerate = pytest.importorskip("accelerate")
-    with riding(length_buckets=True) as context:
+    with applied(length_buckets=True) as context:
         loader = accelerate.Accelerator(cpu=True).prepare(DataLoader(Texts(), 8, shuffle=True, collate_fn=pad))
         seen = torch.cat([y for _, y in loader])
     assert sorted(seen.tolist()) == list(range(NUM)) and len(context.changes) == 1 and context.declined == []
 
 
-def test_lengths_are_those_of_the_dataset_that_is_asked_about() -> None:
+def test_known_lengths_belong_to_their_dataset() -> None:
     texts, plain = Texts(), [torch.zeros(3), torch.zeros(5)]
     known = KnownLengths()
     assert known.of(texts).tolist() == LENGTHS.tolist()
@@ -243,9 +243,9 @@ def test_lengths_are_those_of_the_dataset_that_is_asked_about() -> None:
     assert known.of(texts).tolist() == LENGTHS.tolist()
 
 
-def test_a_loader_that_is_built_in_every_epoch_reads_the_lengths_once(riding: Any) -> None:
+def test_lengths_are_measured_once_if_the_loader_is_rebuilt(applied: Any) -> None:
     dataset, spent_ns = Texts(), []
-    with riding(length_buckets=True) as context:
+    with applied(length_buckets=True) as context:
         for _ in range(2):
             list(DataLoader(dataset, batch_size=8, shuffle=True, collate_fn=pad))
             spent_ns.append(context.once_ns)

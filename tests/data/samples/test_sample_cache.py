@@ -1,4 +1,4 @@
-"""Kept samples are those that the dataset would give; where they would not be, none is kept."""
+"""Cached samples equal those of the dataset. If they would not, no sample is cached."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUM = 144
 
 
 class Made(Dataset[Any]):
-    """Something that costs work, the same every time. Counts on disk, so that workers count too."""
+    """Samples that take work and are always the same. Reads are counted on disk, so that workers count too."""
 
     def __init__(self, tally: Path | None = None) -> None:
         self.scale = 3.0
@@ -47,7 +47,7 @@ def calls(tally: Path) -> int:
 
 
 def epochs(dataset: Any, number: int = 3, between: Any = None, **how: Any) -> list[Any]:
-    """All batches, and the random numbers that come after them."""
+    """All batches, and the random numbers that are drawn after them."""
     torch.manual_seed(5)
     np.random.seed(5)
     random.seed(5)
@@ -65,34 +65,34 @@ def are_same(ours: list[Any], bare: list[Any]) -> bool:
 
 
 @pytest.mark.parametrize("how", [{}, {"shuffle": True}, {"num_workers": 2, "shuffle": True}], ids=str)
-def test_batches_are_the_same_and_the_dataset_is_hardly_asked(riding: Any, how: Any, tmp_path: Path) -> None:
+def test_batches_are_the_same_and_the_dataset_is_rarely_read(applied: Any, how: Any, tmp_path: Path) -> None:
     bare = epochs(Made(), **how)
     tally = tmp_path / "calls"
-    with riding(sample_cache=True) as context:
+    with applied(sample_cache=True) as context:
         ours = epochs(Made(tally), **how)
     assert are_same(ours, bare)
     assert context.declined == [] and len(context.changes) == 1 and "test_sample_cache.py:" in context.changes[0]
     assert NUM <= calls(tally) < 2.5 * NUM, "of three epochs"
 
 
-def test_workers_that_stay_share_what_they_keep(riding: Any, tmp_path: Path) -> None:
+def test_persistent_workers_share_the_cache(applied: Any, tmp_path: Path) -> None:
     how = {"num_workers": 2, "shuffle": True, "persistent_workers": True}
     bare = epochs(Made(), **how)
     tally = tmp_path / "calls"
-    with riding(sample_cache=True):
+    with applied(sample_cache=True):
         ours = epochs(Made(tally), **how)
     assert are_same(ours, bare)
     assert calls(tally) < 2 * NUM
 
 
-def test_workers_of_ours_too(riding: Any, tmp_path: Path) -> None:
+def test_added_workers_share_the_cache(applied: Any, tmp_path: Path) -> None:
     bare = epochs(Made(), 3, shuffle=True)
-    with riding(sample_cache=True, workers=2) as context:
+    with applied(sample_cache=True, workers=2) as context:
         ours = epochs(Made(), 3, shuffle=True)
     assert are_same(ours, bare) and len(context.changes) == 2
 
 
-def test_a_script_may_change_what_it_is_given(riding: Any) -> None:
+def test_a_script_may_change_its_samples(applied: Any) -> None:
     def spoil(samples: list[Any]) -> Any:
         for sample in samples:
             sample["image"].add_(1)
@@ -100,15 +100,15 @@ def test_a_script_may_change_what_it_is_given(riding: Any) -> None:
         return torch.stack([sample["image"] for sample in samples])
 
     bare = epochs(Made(), collate_fn=spoil)
-    with riding(sample_cache=True) as context:
+    with applied(sample_cache=True) as context:
         ours = epochs(Made(), collate_fn=spoil)
     assert are_same(ours, bare) and context.changes
 
 
-def test_a_subset_and_a_second_loader_over_the_same_dataset(riding: Any, tmp_path: Path) -> None:
+def test_a_subset_and_a_second_loader_over_the_same_dataset(applied: Any, tmp_path: Path) -> None:
     tally = tmp_path / "calls"
     half = Subset(Made(tally), range(0, NUM, 2))
-    with riding(sample_cache=True) as context:
+    with applied(sample_cache=True) as context:
         first = epochs(half, 1)
         before = calls(tally)
         again = epochs(half, 1)
@@ -116,7 +116,7 @@ def test_a_subset_and_a_second_loader_over_the_same_dataset(riding: Any, tmp_pat
     assert calls(tally) - before <= 12
 
 
-# --- datasets that must not be kept ----------------------------------------------------------------------------------
+# --- datasets that must not be cached --------------------------------------------------------------------------------
 
 
 class Torchs(Made):
@@ -206,14 +206,16 @@ CASES = [(make, why, 0) for make, why in REFUSED] + [(make, why, 1) for make, wh
 
 
 @pytest.mark.parametrize(("make", "why", "num_workers"), CASES, ids=lambda one: getattr(one, "__name__", ""))
-def test_what_must_not_be_kept_is_read_as_ever(riding: Any, make: Any, why: str, num_workers: int) -> None:
+def test_samples_that_must_not_be_cached_are_read_from_the_dataset(
+    applied: Any, make: Any, why: str, num_workers: int
+) -> None:
     collate: Any = (lambda samples: [sorted(one) for one in samples]) if make is Objects else None
     how = {"num_workers": num_workers, "collate_fn": collate, "shuffle": True, "number": 2}
     CountsInClass.count = 0
     bare_dataset = make()
     bare = epochs(bare_dataset, **how)
     counted, CountsInClass.count = CountsInClass.count, 0
-    with riding(sample_cache=True) as context:
+    with applied(sample_cache=True) as context:
         dataset = make()
         ours = epochs(dataset, **how)
     assert are_same(ours, bare) or make is Clock
@@ -226,7 +228,7 @@ class Stream(IterableDataset[int]):
         yield from range(NUM)
 
 
-def test_streams_and_ready_batches_are_refused() -> None:
+def test_iterable_datasets_and_ready_batches_are_refused() -> None:
     assert "already in memory" in sample_cache.obstacle(DataLoader(list(range(NUM))))  # type: ignore[arg-type]
     assert "iterable" in sample_cache.obstacle(DataLoader(Stream()))
     assert "batches" in sample_cache.obstacle(DataLoader(Made(), batch_size=None))
@@ -247,15 +249,15 @@ def set_label(dataset: Any, epoch: int) -> None:
 
 
 @pytest.mark.parametrize(("between", "num_workers"), [(set_scale, 0), (set_label, 0), (set_label, 1)])
-def test_a_script_that_changes_its_dataset_between_epochs(riding: Any, between: Any, num_workers: int) -> None:
+def test_a_script_that_changes_its_dataset_between_epochs(applied: Any, between: Any, num_workers: int) -> None:
     bare = epochs(Made(), between=between, num_workers=num_workers)
-    with riding(sample_cache=True) as context:
+    with applied(sample_cache=True) as context:
         ours = epochs(Made(), between=between, num_workers=num_workers)
     assert are_same(ours, bare)
     assert "the script changed" in context.declined[0]
 
 
-def test_a_script_that_changes_its_dataset_within_an_epoch(riding: Any) -> None:
+def test_a_script_that_changes_its_dataset_within_an_epoch(applied: Any) -> None:
     def read() -> list[Any]:
         dataset = Made()
         out = []
@@ -266,7 +268,7 @@ def test_a_script_that_changes_its_dataset_within_an_epoch(riding: Any) -> None:
         return out
 
     bare = read()
-    with riding(sample_cache=True) as context:
+    with applied(sample_cache=True) as context:
         assert are_same(read(), bare)
     assert "scale of the dataset changed while it was read" in context.declined[0]
 
@@ -280,7 +282,7 @@ class Files(Made):
         return torch.from_numpy(np.load(os.path.join(self.folder, f"{index}.npy")))
 
 
-def test_files_that_are_written_anew_are_found_when_an_epoch_begins(riding: Any, tmp_path: Path) -> None:
+def test_rewritten_files_are_detected_at_the_start_of_an_epoch(applied: Any, tmp_path: Path) -> None:
     def write(value: float) -> None:
         for index in range(NUM):
             np.save(tmp_path / f"{index}.npy", np.full(3, index + value))
@@ -290,7 +292,7 @@ def test_files_that_are_written_anew_are_found_when_an_epoch_begins(riding: Any,
         return epochs(Files(tmp_path), between=lambda dataset, epoch: write(0.5 * epoch), shuffle=True)
 
     bare = read()
-    with riding(sample_cache=True) as context:
+    with applied(sample_cache=True) as context:
         ours = read()
     assert are_same(ours, bare) and "differs from its cached copy" in context.declined[0]
 
@@ -302,16 +304,16 @@ class ByWorker(Made):
 
 
 class BySeed(Made):
-    """Draws from a generator made for the occasion, from a seed that is another in every epoch."""
+    """Draws from a new generator whose seed changes in every epoch."""
 
     def __getitem__(self, index: int) -> Any:
         return torch.tensor(np.random.default_rng(torch.initial_seed() % 2**32 + index).random())
 
 
 @pytest.mark.parametrize("kind", [ByWorker, BySeed])
-def test_samples_that_depend_on_who_makes_them_and_when(riding: Any, kind: Any) -> None:
+def test_samples_that_depend_on_worker_or_epoch_are_not_cached(applied: Any, kind: Any) -> None:
     bare = epochs(kind(), num_workers=2, shuffle=True)
-    with riding(sample_cache=True) as context:
+    with applied(sample_cache=True) as context:
         ours = epochs(kind(), num_workers=2, shuffle=True)
     assert are_same(ours, bare) and "differs from its cached copy" in context.declined[0]
 
@@ -323,28 +325,28 @@ class Raises(Made):
         return super().__getitem__(index)
 
 
-def test_what_the_dataset_raises_is_the_scripts(riding: Any, message_of: Callable[..., str]) -> None:
-    with riding(sample_cache=True) as context:
+def test_an_exception_of_the_dataset_reaches_the_script(applied: Any, message_of: Callable[..., str]) -> None:
+    with applied(sample_cache=True) as context:
         message = message_of(lambda: list(DataLoader(Raises(), batch_size=4)), KeyError)
     assert "no such sample" in message and context.declined == []
 
 
 def num_shelves() -> int:
-    """Descriptors of memory for samples that this process holds."""
+    """The file descriptors of shared arenas that this process holds."""
     names = (os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
     return sum("slipstream-samples" in name for name in names)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_memory_is_given_back_when_samples_must_not_be_kept(riding: Any, num_workers: int) -> None:
-    with riding(sample_cache=True) as context:
+def test_memory_is_released_when_the_cache_is_dropped(applied: Any, num_workers: int) -> None:
+    with applied(sample_cache=True) as context:
         dataset = Rarely()
         epochs(dataset, 2, num_workers=num_workers)
         assert len(context.declined) == 1 and num_shelves() == 0
 
 
-def test_memory_is_given_back_with_the_dataset(riding: Any) -> None:
-    with riding(sample_cache=True):
+def test_memory_is_released_with_the_dataset(applied: Any) -> None:
+    with applied(sample_cache=True):
         for _ in range(3):  # as folds of a cross-validation
             dataset = Made()
             epochs(dataset, 1)
@@ -354,41 +356,41 @@ def test_memory_is_given_back_with_the_dataset(riding: Any) -> None:
             assert num_shelves() == 0
 
 
-def test_no_half_of_a_dataset_is_kept(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_that_does_not_fit_is_not_cached(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_reader, "free_bytes", lambda: 4000)
     bare = epochs(Made())
-    with riding(sample_cache=True) as context:
+    with applied(sample_cache=True) as context:
         assert are_same(epochs(Made()), bare)
     assert "all of its samples would need" in context.declined[0] and context.changes == []
 
 
-def test_memory_that_is_nearly_full_is_said(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearly_full_memory_is_reported(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_arena, "free_bytes", lambda: 10**6)
     monkeypatch.setattr(shared_arena, "total_bytes", lambda: 10**9)
-    with riding(sample_cache=True) as context:
+    with applied(sample_cache=True) as context:
         epochs(Made(), 1)
     assert context.declined == ["sample_cache: samples are not cached: memory is nearly full"] and context.changes == []
 
 
-def test_the_memory_of_a_container_counts_and_not_the_machines(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_limit_of_a_container_is_used(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_arena, "free_bytes", lambda: 2 * 10**9)
     monkeypatch.setattr(free_memory, "read_limits", lambda root: CgroupLimits(memory_bytes=4 * 10**9))
     monkeypatch.setattr(free_memory, "_used_bytes", lambda root: 10**9)  # of the machine that the test runs on, else
     machine = type("Machine", (), {"total": 10**12, "available": 9 * 10**11})
     monkeypatch.setattr(free_memory.psutil, "virtual_memory", lambda: machine)
-    with riding(sample_cache=True) as context:
+    with applied(sample_cache=True) as context:
         epochs(Made(), 1)
     assert context.declined == [] and len(context.changes) == 1
 
 
-def test_a_fault_of_ours_is_not_the_scripts(riding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_our_code_does_not_reach_the_script(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def break_down(*args: Any) -> Any:
         raise MemoryError("planted")
 
     bare = epochs(Made())
     for name in ("sample", "payload", "put"):
         monkeypatch.setattr(cache_reader.SharedArena, name, break_down)
-        with riding(sample_cache=True) as context:
+        with applied(sample_cache=True) as context:
             assert are_same(epochs(Made()), bare)
         assert "planted" in context.declined[0]
         monkeypatch.undo()

@@ -30,12 +30,12 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=range(len(SAMPLES)))
-def test_every_bit_type_and_stride_comes_back(sample: Any) -> None:
+def test_bits_types_and_strides_are_preserved(sample: Any) -> None:
     back = through(sample)
     assert pack(back).is_same(pack(sample)) and type(back) is type(sample)
 
 
-def test_strides_and_flags_are_kept() -> None:
+def test_strides_and_flags_are_preserved() -> None:
     array = np.arange(24).reshape(2, 3, 4).transpose(2, 0, 1)
     array.flags.writeable = False
     tensor = torch.randn(4, 8, 8)[:, 1:7, 1:7]
@@ -44,13 +44,13 @@ def test_strides_and_flags_are_kept() -> None:
     assert again[1].stride() == tensor.stride() and torch.equal(again[1], tensor)
 
 
-def test_parts_that_share_memory_share_it_again() -> None:
+def test_shared_memory_within_a_sample_is_preserved() -> None:
     inputs, targets = through((TOKENS[:-1], TOKENS[1:]))
     inputs[1] = 99
     assert targets[0] == 99 and TOKENS[1] == 1
 
 
-def test_the_copy_is_the_callers_own() -> None:
+def test_the_copy_shares_nothing() -> None:
     memory = bytearray(pack((torch.zeros(4), [1], np.zeros(2))).to_bytes())
     first = unpack(memory, 0)
     first[0].add_(1)
@@ -80,12 +80,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("part", REFUSED, ids=range(len(REFUSED)))
-def test_what_cannot_be_copied_safely_is_refused(part: Any) -> None:
+def test_samples_that_cannot_be_copied_safely_are_refused(part: Any) -> None:
     with pytest.raises(UnkeepableError):
         pack((part, 1))
 
 
-def test_one_thing_twice_is_refused() -> None:
+def test_the_same_object_twice_is_refused() -> None:
     one = torch.zeros(2)
     array = np.zeros(8)
     for sample in ((one, one), [one, {"again": one}], (array[:6], array[2:]), (array, array[1:])):
@@ -93,7 +93,7 @@ def test_one_thing_twice_is_refused() -> None:
             pack(sample)
 
 
-def test_equal_is_by_bits() -> None:
+def test_is_same_compares_bits() -> None:
     assert not pack(0.0).is_same(pack(-0.0)) and not pack(1).is_same(pack(True)) and not pack((1,)).is_same(pack([1]))
     assert pack(float("nan")).is_same(pack(float("nan"))) and not pack(np.float32(1)).is_same(pack(1.0))
     assert not pack(torch.zeros(2)).is_same(pack(-torch.zeros(2)))

@@ -11,7 +11,7 @@ from slipstream.data.samples.shared_arena import SharedArena
 
 
 def in_child(act: Any) -> int:
-    """The exit status of a forked process that did this."""
+    """The exit status of a forked process that calls the function."""
     process = os.fork()
     if process == 0:
         try:
@@ -22,7 +22,7 @@ def in_child(act: Any) -> int:
     return os.waitpid(process, 0)[1]
 
 
-def test_what_a_child_puts_there_its_parent_finds() -> None:
+def test_a_parent_finds_the_samples_of_its_child() -> None:
     arena = SharedArena(4, 1 << 20)
     assert arena.entry(2) is None and 3 in arena and 4 not in arena and -1 not in arena
     assert in_child(lambda: arena.put(2, pack(([1.5, "a"], torch.arange(3))), writer=1)) == 0
@@ -32,7 +32,7 @@ def test_what_a_child_puts_there_its_parent_finds() -> None:
     assert numbers == [1.5, "a"] and tensor.tolist() == [0, 1, 2]
 
 
-def test_a_child_that_dies_with_the_lock_leaves_it() -> None:
+def test_the_lock_of_a_killed_child_is_released() -> None:
     arena = SharedArena(4, 1 << 20)
 
     def die() -> None:
@@ -43,7 +43,7 @@ def test_a_child_that_dies_with_the_lock_leaves_it() -> None:
     assert arena.put(0, pack(1), writer=-1)
 
 
-def test_full_is_full_and_what_is_there_stays() -> None:
+def test_a_full_arena_keeps_its_samples() -> None:
     arena = SharedArena(3, 3000)
     assert arena.put(0, pack(torch.zeros(400)), -1)
     assert not arena.put(1, pack(torch.zeros(400)), -1)
@@ -51,7 +51,7 @@ def test_full_is_full_and_what_is_there_stays() -> None:
     assert entry is not None and arena.sample(entry).shape == (400,) and arena.entry(1) is None
 
 
-def test_a_reason_is_seen_by_all_and_the_first_one_stays() -> None:
+def test_all_processes_see_the_first_reason() -> None:
     arena = SharedArena(1, 1000)
     assert arena.reason == ""
     in_child(lambda: arena.drop("it drew a number"))

@@ -1,4 +1,4 @@
-"""What stands against threads, before a loader is built."""
+"""Obstacles to threads, checked before a loader is built."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Stream(IterableDataset[int]):
         yield 1
 
 
-def test_nothing_stands_against_a_plain_dataset() -> None:
+def test_a_plain_dataset_has_no_obstacle() -> None:
     assert asked(Plain()) == asked(Plain(), 2) == asked([1, 2]) == ""
 
 
-def test_what_does() -> None:
+def test_obstacles_are_found() -> None:
     assert "one at a time" in asked(Stream())
     assert "through connection, an open Connection" in asked(Global())
     assert "worker_init_fn prepares a worker process" in asked(Plain(), 2, print)
@@ -69,7 +69,7 @@ def test_what_does() -> None:
     assert asked(Plain(), 2, lambda number: np.random.seed(torch.initial_seed() % 2**32)) == ""
 
 
-def test_the_trainers_own_seeding_is_known() -> None:
+def test_the_seeding_function_of_transformers_is_recognised() -> None:
     def seed_worker(number: int, rank: int) -> None:
         jitter(number + rank)
 
@@ -79,23 +79,23 @@ def test_the_trainers_own_seeding_is_known() -> None:
     assert "which worker it runs in" in asked(Asking(), 2)
 
 
-def test_generators_outside_of_the_dataset_are_found_and_its_own_are_not() -> None:
+def test_only_generators_outside_the_dataset_are_obstacles() -> None:
     assert "draws from rng_state" in asked(Transformed(jitter))
     assert "draws from generator" in asked(Transformed(closed_over(np.random.default_rng(3))))
     assert asked(Transformed(np.random.default_rng(3))) == ""
 
 
-def test_what_a_script_without_workers_never_uses_is_no_obstacle() -> None:
+def test_worker_functions_are_no_obstacle_without_workers() -> None:
     assert asked(Plain(), 0, print) == asked(Asking()) == ""
 
 
-def test_a_tensor_on_a_device() -> None:
+def test_a_tensor_on_a_device_is_an_obstacle() -> None:
     dataset: Any = Plain()
     dataset.weight = torch.ones(1, device="meta")
     assert asked(dataset) == ""  # meta holds nothing
 
 
-def test_a_library_that_is_not_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_is_not_thread_safe_is_an_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import ModuleType
 
     monkeypatch.setitem(globals(), "reader", ModuleType("netCDF4"))
@@ -107,8 +107,8 @@ class Reading(Plain):
         return int(reader.open(index))  # type: ignore[name-defined]  # noqa: F821
 
 
-def test_refused_loader_is_left_alone_and_the_next_is_not(riding: Any) -> None:
-    with riding(thread_workers=2) as context:
+def test_a_refused_loader_does_not_affect_the_next_one(applied: Any) -> None:
+    with applied(thread_workers=2) as context:
         assert [int(batch) for batch in DataLoader(Stream(), 1)] == [1]
         assert [int(batch) for batch in DataLoader([3, 4], 1)] == [3, 4]
     assert "one at a time" in context.declined[0] and "test_blockers.py:" in context.declined[0]

@@ -1,4 +1,4 @@
-"""Copies of datasets for threads: what holds a state is copied, data and guards are shared, the rest is refused."""
+"""Copies of datasets for threads: objects with state are copied, data and locks are shared, the rest is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def held(**things: Any) -> tuple[Holder, Holder]:
     return first, second
 
 
-def test_what_holds_a_state_is_copied() -> None:
+def test_objects_with_state_are_copied() -> None:
     things = {
         "cache": {},
         "rng_state": random.Random(3),
@@ -45,7 +45,7 @@ def test_what_holds_a_state_is_copied() -> None:
     assert first.rng_state.random() == second.rng_state.random() == random.Random(3).random()
 
 
-def test_data_are_shared(tmp_path: Path) -> None:
+def test_data_is_shared(tmp_path: Path) -> None:
     np.zeros(10).tofile(tmp_path / "map")
     things = {
         "pixels": np.zeros(2**20),
@@ -63,12 +63,12 @@ def test_data_are_shared(tmp_path: Path) -> None:
         assert getattr(first, name) is thing and getattr(second, name) is thing, name
 
 
-def test_many_small_arrays_are_data_too() -> None:
+def test_many_small_arrays_are_shared() -> None:
     first, second = held(rows=[np.zeros(4) for _ in range(2000)])
     assert first.rows is not second.rows and first.rows[-1] is second.rows[-1]
 
 
-def test_memory_of_a_frame_is_not_copied() -> None:
+def test_the_memory_of_a_data_frame_is_not_copied() -> None:
     import pandas as pd
 
     frame = pd.DataFrame({"a": np.arange(400_000.0), "b": np.arange(400_000.0)})
@@ -76,7 +76,7 @@ def test_memory_of_a_frame_is_not_copied() -> None:
     assert first.frame is not frame and np.shares_memory(first.frame["a"].to_numpy(), frame["a"].to_numpy())
 
 
-def test_guards_functions_and_marks_are_shared() -> None:
+def test_locks_functions_and_sentinels_are_shared() -> None:
     class Local:
         pass
 
@@ -94,7 +94,7 @@ def test_guards_functions_and_marks_are_shared() -> None:
     assert type(first.thing) is Local
 
 
-def test_a_state_that_its_class_leaves_out_is_left_out(tmp_path: Path) -> None:
+def test_getstate_decides_what_is_copied(tmp_path: Path) -> None:
     first, _ = duplicate(Reopening(tmp_path), 2)
     assert first.file is None
 
@@ -121,14 +121,14 @@ def endless() -> Iterator[int]:
     ],
     ids=["file", "connection", "generator"],
 )
-def test_what_has_one_owner_is_refused(thing: Any, tmp_path: Path) -> None:
+def test_objects_that_cannot_be_copied_are_refused(thing: Any, tmp_path: Path) -> None:
     owned = thing(tmp_path)
     with pytest.raises(UncopyableError, match="cannot be copied for each thread"):
         duplicate(Holder(owned=owned), 2)
     getattr(owned, "close", lambda: None)()
 
 
-def test_too_much_is_refused() -> None:
+def test_too_many_objects_are_refused() -> None:
     with pytest.raises(UncopyableError, match="too many objects"):
         duplicate([Holder(number=n) for n in range(120_000)], 1)
     with pytest.raises(UncopyableError, match="too large"):

@@ -1,4 +1,4 @@
-"""Threads behind a loader: the batches, their order and the script's random numbers are the loader's own."""
+"""Threads behind a loader: batches, their order and the script's random numbers stay the same."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 import slipstream
 from slipstream.data.threads.iterator import ThreadedIter
 
-Riding = Callable[..., Any]
+Applied = Callable[..., Any]
 
 
 class Samples(Dataset[Any]):
-    """Sample i is i, with random numbers of all three libraries where `draws`."""
+    """Sample i is i. With `draws` it also holds random numbers of all three libraries."""
 
     def __init__(self, draws: bool = False, num_samples: int = 23) -> None:
         self.draws = draws
@@ -52,7 +52,7 @@ def states() -> tuple[Any, ...]:
 
 
 def read(dataset: Dataset[Any], *args: Any, **arguments: Any) -> tuple[list[Any], tuple[Any, ...]]:
-    """Two epochs of a training that draws numbers itself at every step; and how its generators stand then."""
+    """Two epochs of a training that draws numbers at every step, and the states of its generators afterwards."""
     torch.manual_seed(5)
     random.seed(5)
     np.random.seed(5)
@@ -64,7 +64,7 @@ def read(dataset: Dataset[Any], *args: Any, **arguments: Any) -> tuple[list[Any]
 
 
 @pytest.fixture(autouse=True)
-def no_thread_stays() -> Iterator[None]:
+def no_thread_is_left() -> Iterator[None]:
     yield
     for thread in data_threads():
         thread.join(5)
@@ -91,62 +91,62 @@ def data_threads() -> list[threading.Thread]:
     ],
     ids=str,
 )
-def test_without_random_numbers_in_the_dataset_all_is_the_same(arguments: dict[str, Any], riding: Riding) -> None:
+def test_a_dataset_without_random_numbers_gives_the_same_batches(arguments: dict[str, Any], applied: Applied) -> None:
     bare = read(Samples(), **arguments)
-    with riding(thread_workers=3) as context:
+    with applied(thread_workers=3) as context:
         assert read(Samples(), **arguments) == bare
     assert context.changes and not context.declined
 
 
-def test_a_generator_of_the_scripts_own_is_drawn_from_in_the_same_order(riding: Riding) -> None:
-    def ride() -> Any:
+def test_the_scripts_generator_is_drawn_from_in_the_same_order(applied: Applied) -> None:
+    def train() -> Any:
         generator = torch.Generator().manual_seed(3)
         found = read(Samples(), 3, shuffle=True, generator=generator)
         return found, generator.get_state().tolist()
 
-    bare = ride()
-    with riding(thread_workers=2):
-        assert ride() == bare
+    bare = train()
+    with applied(thread_workers=2):
+        assert train() == bare
 
 
 @pytest.mark.parametrize("arguments", [{}, {"persistent_workers": True}], ids=["fresh", "persistent"])
-def test_a_script_with_workers_draws_what_its_workers_drew(arguments: dict[str, Any], riding: Riding) -> None:
-    def ride() -> Any:
+def test_threads_draw_the_same_numbers_as_the_scripts_workers(arguments: dict[str, Any], applied: Applied) -> None:
+    def train() -> Any:
         torch.manual_seed(5)
         loader = DataLoader(Samples(draws=True), 3, shuffle=True, num_workers=2, **arguments)
         next(iter(loader))  # an epoch that is left early: workers that stay have drawn for what nobody took
         return [batch.tolist() for _ in range(2) for batch in loader], torch.rand(1).item()
 
-    bare = ride()
-    with riding(thread_workers=2) as context:
-        assert ride() == bare
+    bare = train()
+    with applied(thread_workers=2) as context:
+        assert train() == bare
     assert not context.declined
 
 
-def test_seeds_that_the_script_sets_in_its_workers_are_set_in_threads(riding: Riding) -> None:
+def test_worker_init_fn_that_sets_seeds_runs_for_threads(applied: Applied) -> None:
     arguments = {"batch_size": 3, "shuffle": True, "num_workers": 2, "worker_init_fn": reseed}
     bare = read(Samples(draws=True), **arguments)
     assert bare != read(Samples(draws=True), 3, shuffle=True, num_workers=2)
-    with riding(thread_workers=2) as context:
+    with applied(thread_workers=2) as context:
         assert read(Samples(draws=True), **arguments) == bare
     assert not context.declined
 
 
 def reseed(number: int) -> None:
-    """As torch's notes on reproducibility have it."""
+    """The function from torch's notes on reproducibility."""
     np.random.seed(torch.initial_seed() % 2**32)
     random.seed(torch.initial_seed() % 2**32)
 
 
-def test_fewer_threads_than_the_script_has_workers_draw_the_same_too(riding: Riding) -> None:
+def test_fewer_threads_than_workers_draw_the_same_numbers(applied: Applied) -> None:
     bare = read(Samples(draws=True), 3, shuffle=True, num_workers=2)
-    with riding(thread_workers=1):
+    with applied(thread_workers=1):
         assert read(Samples(draws=True), 3, shuffle=True, num_workers=2) == bare
 
 
-def test_a_script_without_workers_gets_the_augmentations_of_so_many_and_keeps_its_own_numbers(riding: Riding) -> None:
+def test_threads_without_workers_draw_like_workers_and_leave_the_scripts_numbers(applied: Applied) -> None:
     silent, workers = read(Samples(), 3, shuffle=True), read(Samples(draws=True), 3, shuffle=True, num_workers=2)
-    with riding(thread_workers=2):
+    with applied(thread_workers=2):
         seen, after = read(Samples(draws=True), 3, shuffle=True)
         assert (seen, after) == read(Samples(draws=True), 3, shuffle=True)  # it repeats itself
     assert [step[0] for step in seen] == [step[0] for step in workers[0]]
@@ -169,9 +169,9 @@ class LeftRandom(Samples):
 
 
 @pytest.mark.parametrize("dataset", [LeftTorch, LeftRandom])
-def test_draws_that_cannot_be_kept_apart_are_taken_back(dataset: Any, riding: Riding) -> None:
+def test_draws_that_bypass_the_streams_are_undone(dataset: Any, applied: Applied) -> None:
     bare = read(dataset(), 3, shuffle=True)
-    with riding(thread_workers=2) as context:
+    with applied(thread_workers=2) as context:
         assert read(dataset(), 3, shuffle=True) == bare
     assert "in a way that cannot be separated by thread" in context.declined[0]
 
@@ -179,8 +179,8 @@ def test_draws_that_cannot_be_kept_apart_are_taken_back(dataset: Any, riding: Ri
 # --- threads that work ----------------------------------------------------------------------------------------------
 
 
-class Meeting(Samples):
-    """No batch is done before another one has been begun."""
+class Overlapping(Samples):
+    """No batch is finished before another one has begun."""
 
     def __init__(self) -> None:
         super().__init__(num_samples=8)
@@ -191,9 +191,9 @@ class Meeting(Samples):
         return super().__getitem__(index)
 
 
-def test_batches_are_built_at_the_same_time_and_beside_the_script(riding: Riding) -> None:
-    with riding(thread_workers=2) as context:
-        batches = iter(DataLoader(Meeting(), 2))
+def test_batches_are_built_in_parallel(applied: Applied) -> None:
+    with applied(thread_workers=2) as context:
+        batches = iter(DataLoader(Overlapping(), 2))
         assert isinstance(batches, ThreadedIter)
         assert [batch[0].item() for batch in batches] == [0, 2, 4, 6]
     assert not context.declined
@@ -216,9 +216,9 @@ class Opening(Samples):
         return super().__getitem__(index)
 
 
-def test_copies_stay_until_the_script_changes_its_dataset(riding: Riding) -> None:
+def test_copies_are_kept_until_the_script_changes_its_dataset(applied: Applied) -> None:
     Opening.num_opened = 0
-    with riding(thread_workers=2) as context:
+    with applied(thread_workers=2) as context:
         dataset = Opening()
         loader = DataLoader(dataset, 3)
         first = [batch.tolist() for batch in loader]
@@ -231,33 +231,33 @@ def test_copies_stay_until_the_script_changes_its_dataset(riding: Riding) -> Non
     assert not context.declined
 
 
-def test_a_dataset_that_is_changed_while_it_is_read_is_seen_at_once(riding: Riding) -> None:
-    def ride() -> list[Any]:
+def test_a_change_of_the_dataset_during_an_epoch_takes_effect_at_once(applied: Applied) -> None:
+    def train() -> list[Any]:
         dataset, seen = Samples(), []
         for step, batch in enumerate(DataLoader(dataset, 3)):
             seen.append(batch.tolist())
             dataset.offset = 1000 * (step // 2)
         return seen
 
-    bare = ride()
-    with riding(thread_workers=2) as context:
-        assert ride() == bare
+    bare = train()
+    with applied(thread_workers=2) as context:
+        assert train() == bare
     assert "changes offset of the dataset while it is read" in context.declined[0]
 
 
-def test_two_iterators_at_once(riding: Riding) -> None:
-    def ride() -> list[Any]:
+def test_two_iterators_of_one_loader_at_once(applied: Applied) -> None:
+    def train() -> list[Any]:
         torch.manual_seed(1)
         loader = DataLoader(Samples(), 3, shuffle=True)
         return [(a.tolist(), b.tolist()) for a, b in zip(loader, loader, strict=True)]
 
-    bare = ride()
-    with riding(thread_workers=2):
-        assert ride() == bare
+    bare = train()
+    with applied(thread_workers=2):
+        assert train() == bare
 
 
-def test_an_epoch_that_is_left_early_leaves_no_thread(riding: Riding) -> None:
-    with riding(thread_workers=2):
+def test_an_unfinished_epoch_leaves_no_thread(applied: Applied) -> None:
+    with applied(thread_workers=2):
         for _ in DataLoader(Samples(), 3):
             assert len(data_threads()) == 2
             break
@@ -267,8 +267,8 @@ def test_an_epoch_that_is_left_early_leaves_no_thread(riding: Riding) -> None:
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_an_iterator_goes_when_nobody_holds_it(is_whole: bool, riding: Riding) -> None:
-    with riding(thread_workers=2):
+def test_an_iterator_is_collected_when_it_is_released(is_whole: bool, applied: Applied) -> None:
+    with applied(thread_workers=2):
         batches = iter(DataLoader(Samples(), 3))
         next(batches)
         if is_whole:
@@ -291,18 +291,18 @@ class Weighted(Samples):
 
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-def test_the_modes_of_the_scripts_thread_hold_in_the_others(mode: Any, riding: Riding) -> None:
-    with riding(thread_workers=2), mode():
+def test_grad_modes_of_the_scripts_thread_apply_in_data_threads(mode: Any, applied: Applied) -> None:
+    with applied(thread_workers=2), mode():
         batch = next(iter(DataLoader(Weighted(), 3)))
     assert batch.requires_grad is (mode is torch.enable_grad)
     assert batch.is_inference() is (mode is torch.inference_mode)
 
 
-def test_data_threads_compute_alone_and_the_script_as_before(riding: Riding) -> None:
+def test_data_threads_use_one_openmp_thread_and_the_script_is_unaffected(applied: Applied) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with riding(thread_workers=2):
+        with applied(thread_workers=2):
             batch = next(iter(DataLoader(Counting(), 3)))
             assert torch.get_num_threads() == 2
             new: list[int] = []
@@ -319,24 +319,24 @@ class Counting(Samples):
         return torch.get_num_threads()
 
 
-def test_beside_other_techniques_of_the_input_path(riding: Riding) -> None:
+def test_works_together_with_other_input_techniques(applied: Applied) -> None:
     dataset = TensorDataset(torch.arange(46.0).view(23, 2))
 
-    def ride() -> list[Any]:
+    def train() -> list[Any]:
         torch.manual_seed(1)
         loader = DataLoader(dataset, 3, shuffle=True)
         return [batch[0].tolist() for _ in range(2) for batch in loader]
 
-    bare = ride()
-    with riding(thread_workers=2, batched_fetch=True, prefetch=4) as context:
-        assert ride() == bare
+    bare = train()
+    with applied(thread_workers=2, batched_fetch=True, prefetch=4) as context:
+        assert train() == bare
     assert not context.declined
 
 
-def test_the_next_batch_is_known_to_be_ready(riding: Riding) -> None:
+def test_is_next_ready(applied: Applied) -> None:
     from slipstream.data.transport.device_prefetch import _is_next_ready
 
-    with riding(thread_workers=2):
+    with applied(thread_workers=2):
         batches: Any = iter(DataLoader(Samples(), 3))
         assert not _is_next_ready(batches)
         next(batches)
@@ -361,8 +361,8 @@ def frames_of(fault: BaseException) -> list[str]:
     return [f"{Path(f.filename).name}:{f.name}" for f in frames if not f.filename.startswith(OURS)]
 
 
-def test_an_exception_comes_with_its_batch_and_looks_as_it_would(riding: Riding) -> None:
-    def ride() -> tuple[Any, ...]:
+def test_an_exception_is_raised_for_its_batch_with_the_same_traceback(applied: Applied) -> None:
+    def train() -> tuple[Any, ...]:
         batches, seen, frames = iter(DataLoader(Breaking(), 3)), [], []
         while True:
             try:
@@ -373,10 +373,10 @@ def test_an_exception_comes_with_its_batch_and_looks_as_it_would(riding: Riding)
             except StopIteration:
                 return seen, frames
 
-    bare = ride()
+    bare = train()
     assert ("seven",) in bare[0] and len(bare[0]) == 8
-    with riding(thread_workers=2) as context:
-        assert ride() == bare
+    with applied(thread_workers=2) as context:
+        assert train() == bare
     assert not context.declined
 
 
@@ -386,9 +386,9 @@ class Ending(Sampler[int]):
         raise OSError("the list is torn")
 
 
-def test_a_sampler_that_fails_fails_at_its_own_batch(riding: Riding) -> None:
+def test_an_exception_of_the_sampler_is_raised_for_its_batch(applied: Applied) -> None:
     seen: list[Any] = []
-    with riding(thread_workers=2):
+    with applied(thread_workers=2):
         try:
             seen.extend(batch[0].item() for batch in iter(DataLoader(Samples(), 2, sampler=Ending())))
         except OSError as fault:
@@ -397,7 +397,7 @@ def test_a_sampler_that_fails_fails_at_its_own_batch(riding: Riding) -> None:
 
 
 class MainThreadOnly(Samples):
-    """As a connection of sqlite, a signal handler or an environment of lmdb would have it."""
+    """Behaves like a connection of sqlite, a signal handler or an environment of lmdb."""
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         if index > 9 and threading.current_thread() is not threading.main_thread():
@@ -405,9 +405,9 @@ class MainThreadOnly(Samples):
         return super().__getitem__(index)
 
 
-def test_what_fails_only_in_threads_is_built_without_them(riding: Riding) -> None:
+def test_a_batch_that_fails_only_in_threads_is_built_without_them(applied: Applied) -> None:
     bare = read(MainThreadOnly(), 3, shuffle=True)
-    with riding(thread_workers=2) as context:
+    with applied(thread_workers=2) as context:
         assert read(MainThreadOnly(), 3, shuffle=True) == bare
     assert len(context.declined) == 1 and "RuntimeError: made in another thread" in context.declined[0]
 
@@ -418,28 +418,28 @@ class Owning(Samples):
         self.file = open(__file__)  # noqa: SIM115
 
 
-def test_a_dataset_that_cannot_be_copied_is_read_as_before(riding: Riding) -> None:
+def test_a_dataset_that_cannot_be_copied_is_read_without_threads(applied: Applied) -> None:
     dataset = Owning()
     bare = read(dataset, 3, shuffle=True)
-    with riding(thread_workers=2) as context:
+    with applied(thread_workers=2) as context:
         assert read(dataset, 3, shuffle=True) == bare
     dataset.file.close()
     assert "cannot be copied for each thread" in context.declined[0]
 
 
-def test_a_fault_of_ours_costs_the_script_nothing(riding: Riding, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_our_code_does_not_affect_the_script(applied: Applied, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any) -> None:
         raise MemoryError("planted")
 
     bare = read(Samples(), 3, shuffle=True)
     monkeypatch.setattr("slipstream.data.threads.iterator.BatchThreads", fail)
-    with riding(thread_workers=2) as context:
+    with applied(thread_workers=2) as context:
         assert read(Samples(), 3, shuffle=True) == bare
     assert "MemoryError: planted" in context.declined[0]
 
 
-def test_a_batch_that_takes_too_long_is_said_as_torch_says_it(riding: Riding, message_of: Any) -> None:
-    with riding(thread_workers=1):
+def test_a_timeout_raises_torchs_error(applied: Applied, message_of: Any) -> None:
+    with applied(thread_workers=1):
         dataset = Stuck()
         batches = iter(DataLoader(dataset, 3, num_workers=1, timeout=0.05))
         assert "timed out after 0.05 seconds" in message_of(lambda: next(batches), RuntimeError)
@@ -456,8 +456,8 @@ class Stuck(Samples):
         return super().__getitem__(index)
 
 
-def test_a_default_device_belongs_to_the_scripts_thread(riding: Riding) -> None:
-    with riding(thread_workers=2), torch.device("cpu"):
+def test_a_default_device_disables_threads(applied: Applied) -> None:
+    with applied(thread_workers=2), torch.device("cpu"):
         assert type(iter(DataLoader(Samples(), 3))) is _SingleProcessDataLoaderIter
 
 
@@ -486,7 +486,7 @@ if sys.argv[1] == "interrupt":
 
 
 @pytest.mark.parametrize(("how", "code"), [("leave", 0), ("interrupt", -signal.SIGINT)])
-def test_the_program_ends_while_threads_are_at_work(how: str, code: int, tmp_path: Path) -> None:
+def test_the_program_can_end_while_threads_are_working(how: str, code: int, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(ENDING)
     run = subprocess.run([sys.executable, script, how], capture_output=True, text=True, timeout=60)
@@ -495,7 +495,7 @@ def test_the_program_ends_while_threads_are_at_work(how: str, code: int, tmp_pat
 
 
 @pytest.mark.parametrize("ending", ["index", "idx"])
-def test_the_device_is_told_under_either_name(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_is_set_with_either_name_of_the_function(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
     for name in ("current_device_index", "set_device_index", "current_device_idx", "set_device_idx"):
         monkeypatch.delattr(torch.accelerator, name, raising=False)

@@ -1,4 +1,4 @@
-"""Streams of random numbers for threads: the numbers of a worker process, and the script's generators left alone."""
+"""Random number streams for threads give the numbers of a worker process and leave the script's generators alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slipstream.seams.patching import Patches
 
 
 def draws() -> list[float]:
-    """Something of everything that takes its numbers from a hidden generator."""
+    """Draws with functions of each library that use a hidden generator."""
     made = [
         torch.rand(2),
         torch.randint(0, 9, (2,)),
@@ -47,7 +47,7 @@ def redirected() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("redirected")
-def test_a_stream_gives_the_numbers_of_a_worker_and_moves_nobody_elses() -> None:
+def test_a_stream_draws_like_a_worker_and_leaves_other_generators() -> None:
     from torch.utils.data._utils.worker import _generate_state
 
     base, number = 1234, 3
@@ -63,8 +63,8 @@ def test_a_stream_gives_the_numbers_of_a_worker_and_moves_nobody_elses() -> None
 
 
 @pytest.mark.usefixtures("redirected")
-def test_a_seed_set_in_a_thread_is_the_threads_own() -> None:
-    """Image and mask get the same transform by the same seed: the usual way to do that."""
+def test_a_seed_set_in_a_thread_affects_only_its_stream() -> None:
+    """Scripts often give an image and its mask the same transform by setting the same seed."""
     stream, watch = RngStream(), RngWatch()
     stream.seed(0, 0)
     with stream.drawn_from():
@@ -81,7 +81,7 @@ def test_a_seed_set_in_a_thread_is_the_threads_own() -> None:
     assert rows[0] == rows[1] and watch.moved() == ""
 
 
-def test_who_imported_a_function_by_name_is_found() -> None:
+def test_functions_imported_by_name_are_redirected() -> None:
     module: Any = ModuleType("by_name")
     module.rand, module.flip, module.seed = np.random.rand, random.random, torch.manual_seed
     bare = module.flip
@@ -111,7 +111,7 @@ def test_who_imported_a_function_by_name_is_found() -> None:
     ],
 )
 @pytest.mark.usefixtures("redirected")
-def test_a_draw_past_the_stream_is_seen_and_taken_back(draw: Callable[[], Any], library: str) -> None:
+def test_a_draw_that_bypasses_the_stream_is_detected_and_undone(draw: Callable[[], Any], library: str) -> None:
     stream, watch = RngStream(), RngWatch()
     with stream.drawn_from():
         draw()
@@ -120,7 +120,7 @@ def test_a_draw_past_the_stream_is_seen_and_taken_back(draw: Callable[[], Any], 
     assert watch.moved() == ""
 
 
-def test_who_watches_draws_in_a_thread_watches_the_threads_own() -> None:
+def test_rng_watch_in_a_thread_uses_the_threads_stream() -> None:
     stream = RngStream()
     with stream.drawn_from():
         watch = RngWatch()

@@ -34,7 +34,7 @@ def send(pool: Pool, num_bytes: int) -> Buffer | None:
     return buffer
 
 
-def test_buffer_is_taken_again_when_both_sides_have_let_go() -> None:
+def test_a_buffer_is_reused_when_both_processes_have_released_it() -> None:
     pool = made_pool()
     first = send(pool, LARGE)
     assert first is not None and pool.states[first.number] == OUT
@@ -49,12 +49,12 @@ def test_buffer_is_taken_again_when_both_sides_have_let_go() -> None:
     assert pool.take(LARGE) is first
 
 
-def test_script_that_keeps_its_batches_gets_fresh_memory() -> None:
+def test_a_script_that_keeps_its_batches_gets_new_memory() -> None:
     pool = made_pool(depth=2)
     assert sum(send(pool, LARGE) is not None for _ in range(12)) == 2 + SPARE
 
 
-def test_sizes_that_come_no_more_make_room() -> None:
+def test_buffers_of_unused_sizes_are_dropped() -> None:
     pool = made_pool(depth=2, most=3)
     first = send(pool, LARGE)
     assert first is not None
@@ -67,7 +67,7 @@ def test_sizes_that_come_no_more_make_room() -> None:
     pool.states[number] = VACANT
 
 
-def test_retired_buffer_never_comes_back() -> None:
+def test_a_retired_buffer_is_never_reused() -> None:
     pool = made_pool()
     first = send(pool, LARGE)
     assert first is not None
@@ -77,20 +77,20 @@ def test_retired_buffer_never_comes_back() -> None:
     assert second.number == first.number and pool.states[second.number] == VACANT
 
 
-def test_small_sizes_get_a_buffer_when_they_come_again() -> None:
+def test_small_sizes_get_a_buffer_when_they_occur_again() -> None:
     pool = made_pool()
     assert send(pool, 64) is None
     assert send(pool, 64) is not None and send(pool, 72) is None
 
 
-def test_fault_of_ours_ends_lending_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_pool_only_disables_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = made_pool()
     assert pool.lend(LARGE) is not None
     monkeypatch.setattr(pool, "_may_grow", lambda num_bytes: 1 / 0)
     assert pool.lend(LARGE + 8) is None and not pool.is_in_service
 
 
-def test_few_open_files_are_shared_among_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_open_files_is_divided_among_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 4096))
     assert most_buffers(1) == 128 and most_buffers(8) == 16
@@ -109,7 +109,7 @@ class Wrapper(torch.Tensor):
         raise NotImplementedError
 
 
-def test_tensors_that_wrap_others_and_objects_without_tensors_go_torchs_way() -> None:
+def test_wrapper_tensors_and_objects_without_tensors_are_sent_by_torch() -> None:
     pool = made_pool()
     assert pack(pool, (0, [Wrapper(torch.ones(40_000))])) is None
     assert pack(pool, (0, {"a": [1, 2], "b": None})) is None

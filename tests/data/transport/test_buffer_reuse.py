@@ -20,12 +20,12 @@ from slipstream.data.transport.buffer_pool import SPARE, lent_storages
 from slipstream.data.transport.buffer_reuse import BufferReuse, install_pool
 from slipstream.seams.patching import Patches
 
-Riding = Callable[..., Any]
+Applied = Callable[..., Any]
 Pair = namedtuple("Pair", "image label")
 
 
 class Rich(Dataset[Any]):
-    """Everything that torch's collate function knows, with a random number of the worker."""
+    """Has every type that torch's collate function supports, with a random number of the worker."""
 
     def __len__(self) -> int:
         return 44
@@ -42,14 +42,14 @@ class Rich(Dataset[Any]):
 
 
 class Box:
-    """A batch of the script's own kind."""
+    """A custom batch class of the script."""
 
     def __init__(self, x: torch.Tensor, y: list[Any]) -> None:
         self.x, self.y = x, y
 
 
 class Forgetful(Box):
-    """Leaves out one of its tensors when it travels."""
+    """Leaves out one of its tensors when it is pickled."""
 
     def __reduce__(self) -> Any:
         return Forgetful, (self.x, [])
@@ -67,14 +67,14 @@ def boxed(samples: Any) -> Box:
 
 
 def twisted(samples: Any) -> Any:
-    """Tensors that share their memory, one that is a part of its own, arrays in both orders."""
+    """Tensors that share memory, a tensor that is a part of its storage, and arrays in C and Fortran order."""
     whole = torch.stack([sample["image"] for sample in samples])
     large = np.arange(2**15, dtype=np.float32).reshape(2**7, 2**8) + len(samples)
     return whole, whole[:, 0], torch.rand(9)[2:5].clone(), large, np.asfortranarray(large), large
 
 
 def outline(thing: Any) -> Any:
-    """All that a script can see of a batch, values included."""
+    """Everything that a script can observe of a batch, including values."""
     if isinstance(thing, torch.Tensor):
         saved = io.BytesIO()
         torch.save(thing, saved)
@@ -110,21 +110,21 @@ def num_buffers() -> int:
     return sum(len(mirror._buffers) for mirror in MIRRORS._by_key.values())
 
 
-# --- the script cannot tell ------------------------------------------------------------------------------------------
+# --- nothing changes for the script ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("collate", [None, boxed, forgetful, twisted])
-def test_batches_are_the_same_in_every_respect(riding: Riding, collate: Any) -> None:
+def test_batches_are_the_same_in_every_respect(applied: Applied, collate: Any) -> None:
     bare = read(dataset=Rich(), collate_fn=collate)
-    with riding(buffer_reuse=True) as context:
+    with applied(buffer_reuse=True) as context:
         assert read(dataset=Rich(), collate_fn=collate) == bare
         assert read(dataset=Rich(), collate_fn=collate, persistent_workers=True)[0][:6] == bare[0][:6]
     assert "reuses shared memory" in context.changes[0] and not context.declined
 
 
-def test_memory_is_used_again_and_not_while_somebody_holds_it(riding: Riding) -> None:
+def test_memory_is_reused_only_when_nothing_holds_it(applied: Applied) -> None:
     data = TensorDataset(torch.arange(4000.0).reshape(1000, 4), torch.arange(1000))
-    with riding(buffer_reuse=True):
+    with applied(buffer_reuse=True):
         loader = DataLoader(data, 10, num_workers=1)
         addresses = [(x.data_ptr(), y.data_ptr()) for x, y in loader]
         assert len({x for x, _ in addresses}) <= 2 + SPARE and len({y for _, y in addresses}) <= 2 + SPARE
@@ -140,10 +140,10 @@ def test_memory_is_used_again_and_not_while_somebody_holds_it(riding: Riding) ->
     assert torch.equal(weight.grad, data.tensors[0].sum(0))
 
 
-def test_few_buffers_whatever_sizes_come(riding: Riding) -> None:
-    """Lengths that change from batch to batch: what comes no more makes room."""
+def test_changing_sizes_need_few_buffers(applied: Applied) -> None:
+    """Lengths change from batch to batch. Buffers of unused sizes are dropped."""
     rows = [torch.full((17_000 + number % 17 * 400,), float(number)) for number in range(120)]
-    with riding(buffer_reuse=True):
+    with applied(buffer_reuse=True):
         iterator = iter(DataLoader(rows, 1, num_workers=1))  # type: ignore[arg-type]
         for number in range(120):
             assert torch.equal(next(iterator)[0], rows[number])
@@ -152,22 +152,22 @@ def test_few_buffers_whatever_sizes_come(riding: Riding) -> None:
         del mirror, iterator
 
 
-def test_small_ones_of_any_size_travel_whole(riding: Riding) -> None:
+def test_small_tensors_are_sent_in_the_message(applied: Applied) -> None:
     rows = [torch.arange(float(number + 1)) for number in range(80)]
 
     def play() -> list[Any]:
         return [outline(batch) for batch in DataLoader(rows, 1, num_workers=1)]  # type: ignore[arg-type]
 
     bare = play()
-    with riding(buffer_reuse=True):
+    with applied(buffer_reuse=True):
         assert play() == bare
         iterator = iter(DataLoader(rows, 1, num_workers=1))  # type: ignore[arg-type]
         assert len(list(iterator)) == 80 and num_buffers() == 0
         del iterator
 
 
-def test_what_the_dataset_keeps_is_shared_with_it_as_ever(riding: Riding) -> None:
-    """Torch moves such a tensor to shared memory in place: what the script does to it, the worker sees."""
+def test_a_tensor_that_the_dataset_keeps_is_shared_by_torch(applied: Applied) -> None:
+    """Torch moves such a tensor to shared memory in place, so the worker sees changes by the script."""
 
     def play() -> list[float]:
         kept = [torch.zeros(4) for _ in range(3)]
@@ -176,12 +176,12 @@ def test_what_the_dataset_keeps_is_shared_with_it_as_ever(riding: Riding) -> Non
 
     bare = play()
     assert max(bare) > 4
-    with riding(buffer_reuse=True):
+    with applied(buffer_reuse=True):
         assert play() == bare
 
 
 class Keeper(Dataset[Any]):
-    """Makes each batch once, by torch's own collate function, and sends it again and again."""
+    """Builds each batch once with torch's own collate function and sends it repeatedly."""
 
     def __init__(self) -> None:
         self.batches: dict[int, Any] = {}
@@ -195,17 +195,17 @@ class Keeper(Dataset[Any]):
         return self.batches[index % 4]
 
 
-def test_batch_that_the_worker_keeps_stays_as_it_is(riding: Riding) -> None:
+def test_a_batch_that_the_worker_keeps_is_not_overwritten(applied: Applied) -> None:
     def play() -> list[Any]:
         return [outline(batch) for batch in DataLoader(Keeper(), None, num_workers=2)]
 
     bare = play()
-    with riding(buffer_reuse=True):
+    with applied(buffer_reuse=True):
         assert play() == bare
 
 
 class Twice(Keeper):
-    """Sends each batch twice and forgets it then."""
+    """Sends each batch twice and then drops it."""
 
     def __getitem__(self, index: int) -> Any:
         if index % 2 == 0:
@@ -214,8 +214,8 @@ class Twice(Keeper):
         return self.batches.pop(0)
 
 
-def test_batch_that_is_sent_twice_is_not_written_after_its_first_end(riding: Riding) -> None:
-    with riding(buffer_reuse=True):
+def test_a_batch_that_is_sent_twice_is_not_overwritten_after_its_first_use(applied: Applied) -> None:
+    with applied(buffer_reuse=True):
         iterator = iter(DataLoader(Twice(), None, num_workers=1, prefetch_factor=3))
         for number in range(24):
             batch = next(iterator)
@@ -233,19 +233,19 @@ class Stream(IterableDataset[Any]):
             yield torch.full((6,), float(number))
 
 
-def test_streams_end_as_they_do(riding: Riding) -> None:
+def test_iterable_datasets_end_as_without_buffers(applied: Applied) -> None:
     def play() -> list[Any]:
         loader = DataLoader(Stream(), 4, num_workers=2, persistent_workers=True)
         return [batch.tolist() for _ in range(2) for batch in loader]
 
     bare = play()
-    with riding(buffer_reuse=True):
+    with applied(buffer_reuse=True):
         assert play() == bare
 
 
-def test_early_ends_and_two_at_once(riding: Riding) -> None:
+def test_unfinished_epochs_and_two_iterators_at_once(applied: Applied) -> None:
     data = TensorDataset(torch.arange(60.0).reshape(60, 1))
-    with riding(buffer_reuse=True):
+    with applied(buffer_reuse=True):
         loader = DataLoader(data, 3, num_workers=2, persistent_workers=True)
         for at, _ in enumerate(loader):
             if at == 2:
@@ -257,14 +257,14 @@ def test_early_ends_and_two_at_once(riding: Riding) -> None:
         del loader
 
 
-def test_batches_arrive_in_several_threads(riding: Riding) -> None:
-    """As they do where torch pins memory: its thread receives them."""
+def test_batches_arrive_in_several_threads(applied: Applied) -> None:
+    """When torch pins memory, its pinning thread receives the batches."""
     data = TensorDataset(torch.arange(1_200_000.0).reshape(60, 20_000))
 
     def sums(into: list[float]) -> None:
         into.extend(float(x.double().sum()) for (x,) in DataLoader(data, 2, num_workers=1))
 
-    with riding(buffer_reuse=True):
+    with applied(buffer_reuse=True):
         found: list[list[float]] = [[], [], []]
         threads = [threading.Thread(target=sums, args=(one,)) for one in found]
         for thread in threads:
@@ -274,7 +274,7 @@ def test_batches_arrive_in_several_threads(riding: Riding) -> None:
     assert found == [[float(x.double().sum()) for (x,) in DataLoader(data, 2)]] * 3
 
 
-def test_beside_other_techniques(riding: Riding) -> None:
+def test_works_together_with_other_techniques(applied: Applied) -> None:
     data = TensorDataset(torch.arange(640.0).reshape(160, 4), torch.arange(160))
 
     def play() -> Any:
@@ -283,7 +283,7 @@ def test_beside_other_techniques(riding: Riding) -> None:
         return [outline([x.clone(), y.clone()]) for _ in range(2) for x, y in loader], torch.get_rng_state().tolist()
 
     bare = play()
-    with riding(workers=2, batched_fetch=True, buffer_reuse=True, prefetch=4) as context:
+    with applied(workers=2, batched_fetch=True, buffer_reuse=True, prefetch=4) as context:
         assert play() == bare
     assert len(context.changes) == 4
 
@@ -299,10 +299,10 @@ def _hold(queue: Any, answers: Any) -> None:
 
 
 @pytest.mark.parametrize("way", ["queue", "fork"])
-def test_what_another_process_has_is_never_written_again(riding: Riding, way: str) -> None:
+def test_memory_that_another_process_has_is_never_overwritten(applied: Applied, way: str) -> None:
     data = TensorDataset(torch.arange(400.0).reshape(200, 2))
     context = torch.multiprocessing.get_context("fork")
-    with riding(buffer_reuse=True):
+    with applied(buffer_reuse=True):
         iterator = iter(DataLoader(data, 4, num_workers=1))
         for _ in range(8):
             (batch,) = next(iterator)
@@ -328,7 +328,7 @@ def test_what_another_process_has_is_never_written_again(riding: Riding, way: st
 
 
 def _send_away(answers: Any) -> None:
-    """In a process of its own, as a worker is: what is done to torch there stays there."""
+    """Runs in a separate process, like a worker, because the patches of torch are not removed there."""
     pool = install_pool(2, 8)
     kind: Any = torch.UntypedStorage
     with lent_storages():
@@ -338,7 +338,7 @@ def _send_away(answers: Any) -> None:
     answers.put((is_lent, pool.owner(kept) is not None, pool.owner(gone) is None))
 
 
-def test_what_a_worker_sends_another_way_is_no_buffer_any_more() -> None:
+def test_a_storage_that_a_worker_shares_itself_is_abandoned() -> None:
     context = torch.multiprocessing.get_context("fork")
     answers = context.Queue()
     child = context.Process(target=_send_away, args=(answers,))
@@ -347,9 +347,9 @@ def test_what_a_worker_sends_another_way_is_no_buffer_any_more() -> None:
     child.join()
 
 
-def test_spawned_workers_too(riding: Riding) -> None:
+def test_spawned_workers_use_buffers(applied: Applied) -> None:
     data = TensorDataset(torch.arange(400.0).reshape(200, 2))
-    with riding(buffer_reuse=True, read_ahead=4):
+    with applied(buffer_reuse=True, read_ahead=4):
         iterator = iter(DataLoader(data, 4, num_workers=1, multiprocessing_context="spawn"))
         assert [len(x) for (x,) in iterator] == [4] * 50
         assert 1 <= num_buffers() <= 2 + SPARE
@@ -360,7 +360,7 @@ def test_spawned_workers_too(riding: Riding) -> None:
 
 
 @pytest.mark.parametrize("what", ["no room", "fails"])
-def test_full_shared_memory_is_left_to_torch(riding: Riding, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_full_shared_memory_is_left_to_torch(applied: Applied, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     bare = read(1, dataset=Rich())
 
     def fail(*args: Any) -> Any:
@@ -370,11 +370,11 @@ def test_full_shared_memory_is_left_to_torch(riding: Riding, monkeypatch: pytest
         monkeypatch.setattr(buffer_pool, "_free_bytes", lambda: 64)
     else:
         monkeypatch.setattr(buffer_pool.Pool, "_is_vacant", fail)
-    with riding(buffer_reuse=True):
+    with applied(buffer_reuse=True):
         assert read(1, dataset=Rich()) == bare
 
 
-def test_sharing_by_name_is_declined() -> None:
+def test_sharing_by_file_name_is_declined() -> None:
     before = torch.multiprocessing.get_sharing_strategy()
     torch.multiprocessing.set_sharing_strategy("file_system")
     try:

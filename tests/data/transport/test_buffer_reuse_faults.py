@@ -1,4 +1,4 @@
-"""What goes wrong in a worker goes wrong as torch has it, with buffers that are used again or without."""
+"""Errors in a worker are torch's own, with and without reused buffers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from slipstream.data.transport.buffer_mirror import MIRRORS
 
-Riding = Callable[..., Any]
+Applied = Callable[..., Any]
 
 
 class Faulty(Dataset[Any]):
@@ -44,8 +44,8 @@ def faulty_collate(samples: Any) -> Any:
 
 
 @pytest.mark.parametrize("what", ["kill", "raise", "unequal", "unpicklable"])
-def test_faults_are_torchs_own(
-    riding: Riding, message_of: Callable[..., str], what: str, capfd: pytest.CaptureFixture[str]
+def test_errors_are_torchs_own(
+    applied: Applied, message_of: Callable[..., str], what: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def play() -> tuple[int, str]:
         num_batches = 0
@@ -63,7 +63,7 @@ def test_faults_are_torchs_own(
         return num_batches, message.partition("exited")[0].partition("is killed")[0]  # torch notices in two ways
 
     bare = play()
-    with riding(buffer_reuse=True):
+    with applied(buffer_reuse=True):
         assert play() == bare
     assert bare[0] <= 5 and "src/slipstream" not in bare[1]
     gc.collect()

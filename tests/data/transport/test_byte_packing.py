@@ -27,7 +27,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_unpacked_is_the_same_bit_for_bit(way: str) -> None:
+def test_unpacked_images_are_the_same_bit_for_bit(way: str) -> None:
     packer = Packer()
     for seed in range(3):
         images = WAYS[way](levels(seed))
@@ -39,7 +39,7 @@ def test_unpacked_is_the_same_bit_for_bit(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_values_that_come_later_find_their_place(way: str) -> None:
+def test_values_that_appear_later_are_packed(way: str) -> None:
     packer = Packer()
     for low, high in ((100, 140), (90, 200), (0, 20), (250, 256), (0, 256)):
         images = WAYS[way](levels(low, low, high))
@@ -66,20 +66,20 @@ def spoilt(where: tuple[int, ...], value: float) -> torch.Tensor:
     ],
     ids=["noise", "NaN", "infinite", "one off the line", "far away", "two lines", "a curve"],
 )
-def test_what_were_not_bytes_is_refused_for_good(images: torch.Tensor) -> None:
+def test_floats_that_were_not_bytes_are_refused_permanently(images: torch.Tensor) -> None:
     packer = Packer()
     assert packer.pack(images) is None and packer.is_hopeless
     assert packer.pack(WAYS["ToTensor"](levels())) is None
 
 
-def test_what_was_learnt_does_not_excuse_what_comes_later() -> None:
+def test_later_values_are_checked_too() -> None:
     packer = Packer()
     assert packer.pack(WAYS["and Normalize"](levels())) is not None
     next_after = torch.nextafter(WAYS["and Normalize"](levels(1)), torch.tensor(9.0))
     assert packer.pack(next_after) is None and packer.is_hopeless, "one ulp is another float"
 
 
-def test_pictures_of_one_colour_are_waited_out() -> None:
+def test_images_of_one_colour_do_not_end_packing_at_once() -> None:
     packer = Packer()
     assert packer.pack(WAYS["ToTensor"](levels(0, 7, 9))) is None and not packer.is_hopeless
     assert packer.pack(WAYS["ToTensor"](levels())) is not None
@@ -90,7 +90,7 @@ def test_pictures_of_one_colour_are_waited_out() -> None:
     assert bored.is_hopeless
 
 
-def test_zero_and_minus_zero_are_two() -> None:
+def test_zero_and_minus_zero_are_different() -> None:
     images = WAYS["as they are"](levels())
     images[0, 0, 0, 0] = -0.0
     assert Packer().pack(images) is None
@@ -109,5 +109,5 @@ def test_zero_and_minus_zero_are_two() -> None:
         (torch.nn.Parameter(torch.zeros(4, 3, 48, 48)), False),
     ],
 )
-def test_what_counts_as_a_batch_of_images(tensor: torch.Tensor, expected: bool) -> None:
+def test_is_image_batch(tensor: torch.Tensor, expected: bool) -> None:
     assert is_image_batch(tensor) is expected

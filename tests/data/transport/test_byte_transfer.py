@@ -43,7 +43,7 @@ class Stream(IterableDataset[Any]):
 
 @contextmanager
 def bytes_sent(told: list[str]) -> Iterator[list[int]]:
-    """How many bytes of every tensor went to the device."""
+    """The number of bytes of each tensor that was copied to the device."""
     sizes: list[int] = []
     copies = ByteCopies(lambda: told.append("changed"), told.append, lambda device: device.type == "cpu")
     before = dict(vars(ForkingPickler)["_extra_reducers"])
@@ -64,7 +64,7 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dataset", [Images(), Stream()], ids=["map", "iterable"])
-def test_batches_and_copies_are_those_of_the_bare_script(dataset: Any) -> None:
+def test_batches_and_copies_equal_those_of_the_unchanged_script(dataset: Any) -> None:
     def script() -> list[torch.Tensor]:
         torch.manual_seed(0)
         loader = DataLoader(dataset, 4, shuffle=isinstance(dataset, Images) or None, num_workers=1)
@@ -80,8 +80,8 @@ def test_batches_and_copies_are_those_of_the_bare_script(dataset: Any) -> None:
     assert sizes == [whole, 3 * 1024, 4 * whole] * 3 + [whole, 3 * 1024]  # the first three are proved
 
 
-def test_batches_that_others_build_are_packed_too() -> None:
-    """Indexed whole, or made of kept samples: neither asks torch's own fetch."""
+def test_batches_of_other_techniques_are_packed() -> None:
+    """Batches that are indexed at once or built from cached samples do not use torch's own fetch."""
     images = torch.randint(0, 256, (16, 3, 40, 40), dtype=torch.uint8).float().div(255)
     kept, told = SampleCache(lambda note: None, pytest.fail), list[str]()
     cases: list[tuple[Any, Dataset[Any]]] = [(BatchedFetch(pytest.fail), TensorDataset(images)), (kept, Same())]
@@ -102,7 +102,7 @@ class Same(Images):
         return (torch.arange(4800, dtype=torch.float32).mul(index + 1).remainder(256).reshape(3, 40, 40),)
 
 
-def test_batches_that_come_in_buffers_bring_their_bytes() -> None:
+def test_batches_in_reused_buffers_are_packed() -> None:
     told, dataset = list[str](), Same()
     with bytes_sent(told):
         reuse = BufferReuse()
@@ -118,7 +118,7 @@ def one_batch(**options: Any) -> torch.Tensor:
     return images  # type: ignore[no-any-return]
 
 
-def test_a_batch_that_was_changed_is_copied_as_it_is() -> None:
+def test_a_changed_batch_is_copied_as_floats() -> None:
     with bytes_sent([]) as sizes:
         images = one_batch()
         images.mul_(2)
@@ -128,7 +128,7 @@ def test_a_batch_that_was_changed_is_copied_as_it_is() -> None:
     assert sizes == []
 
 
-def test_other_requests_are_the_scripts_own() -> None:
+def test_other_calls_are_passed_on() -> None:
     with bytes_sent([]) as sizes:
         images = one_batch()
         assert images.to("cpu", torch.float16).dtype == torch.float16
@@ -138,7 +138,7 @@ def test_other_requests_are_the_scripts_own() -> None:
     assert sizes == []
 
 
-def test_floats_that_were_no_bytes_travel_as_floats() -> None:
+def test_other_floats_are_sent_as_floats() -> None:
     with bytes_sent([]) as sizes:
         images = one_batch(is_noise=True)
         assert torch.equal(to_device(images), images)
@@ -152,7 +152,7 @@ def test_without_workers_nothing_is_packed() -> None:
     assert sizes == []
 
 
-def test_a_device_that_makes_other_floats_of_them_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_on_the_device_disables_byte_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     unpack = room.unpack
     monkeypatch.setattr(room, "unpack", lambda packed: torch.nextafter(unpack(packed), torch.tensor(9.0)))
     told: list[str] = []
@@ -163,7 +163,7 @@ def test_a_device_that_makes_other_floats_of_them_ends_it(monkeypatch: pytest.Mo
     assert len(sizes) == 3
 
 
-def test_copies_that_do_not_wait_are_made_through_it() -> None:
+def test_non_blocking_copies_are_passed_on() -> None:
     flags: list[bool] = []
     copies = ByteCopies(lambda: None, pytest.fail, lambda device: device.type == "cpu")
     bare = copies._to
@@ -178,7 +178,7 @@ def test_copies_that_do_not_wait_are_made_through_it() -> None:
     assert flags[:2] == [True, True]
 
 
-def test_pinned_memory_takes_the_bytes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinning_keeps_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     pinned: list[torch.dtype] = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: (pinned.append(tensor.dtype), tensor.clone())[1])
     with bytes_sent([]) as sizes:
@@ -187,7 +187,7 @@ def test_pinned_memory_takes_the_bytes_along(monkeypatch: pytest.MonkeyPatch) ->
     assert pinned == [torch.float32, torch.uint8, torch.float32] and sizes[0] == images.numel()
 
 
-def test_bytes_live_no_longer_than_their_tensor() -> None:
+def test_bytes_are_released_with_their_tensor() -> None:
     copies = ByteCopies(lambda: None, pytest.fail)
     images = torch.randint(0, 256, (4, 3, 40, 40), dtype=torch.uint8).float()
     copies.pack([images])
@@ -201,5 +201,5 @@ def test_bytes_live_no_longer_than_their_tensor() -> None:
     ("args", "kwargs", "expected"),
     [(("cpu",), {}, False), (("cpu",), {"non_blocking": True}, True), (("cpu", torch.float32, True), {}, True)],
 )
-def test_reading_whether_the_host_waits(args: tuple[Any, ...], kwargs: dict[str, Any], expected: bool) -> None:
+def test_waits_not(args: tuple[Any, ...], kwargs: dict[str, Any], expected: bool) -> None:
     assert waits_not((torch.zeros(1), *args), kwargs) is expected

@@ -19,7 +19,7 @@ from slipstream.seams.patching import Patches
 
 
 class StandIn:
-    """Writes down what is asked of a device."""
+    """A device that records its calls."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -57,13 +57,13 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def wait_until_built(iterator: Any) -> None:
-    """So that the next batch is ready, however slow the machine."""
+    """Wait until the next batch is ready, so that the test does not depend on the speed of the machine."""
     while iterator._task_info and iterator._rcvd_idx < iterator._send_idx and iterator._data_queue.empty():
         time.sleep(0.001)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_batches_and_copies_are_those_of_the_bare_script(numbers: Any, num_workers: int) -> None:
+def test_batches_and_copies_equal_those_of_the_unchanged_script(numbers: Any, num_workers: int) -> None:
     def script() -> list[Any]:
         torch.manual_seed(0)
         loader = DataLoader(numbers(16, noise=num_workers == 0), 4, shuffle=True, num_workers=num_workers)
@@ -83,7 +83,7 @@ def test_batches_and_copies_are_those_of_the_bare_script(numbers: Any, num_worke
     assert len(received) in ((7,) if num_workers == 0 else (6, 7))
 
 
-def test_next_batch_is_on_its_way_before_the_step_runs(numbers: Any) -> None:
+def test_the_next_copy_starts_before_the_step(numbers: Any) -> None:
     device = StandIn()
     num_early = 0
     with ahead(device, []):
@@ -96,7 +96,7 @@ def test_next_batch_is_on_its_way_before_the_step_runs(numbers: Any) -> None:
     assert device.log[-1] == "receive 156"
 
 
-def test_without_workers_no_batch_is_built_before_it_is_asked_for(numbers: Any) -> None:
+def test_without_workers_no_batch_is_built_early(numbers: Any) -> None:
     device = StandIn()
     with ahead(device, []):
         for batch in DataLoader(numbers(16), 4):
@@ -104,14 +104,14 @@ def test_without_workers_no_batch_is_built_before_it_is_asked_for(numbers: Any) 
             assert device.log[-1:] in ([], [f"receive {batch[0, 0]:g}"])
 
 
-def test_stale_copy_is_not_handed_out(numbers: Any) -> None:
+def test_a_stale_copy_is_not_returned(numbers: Any) -> None:
     with ahead(StandIn(), []):
         for batch in DataLoader(numbers(16), 4):
             batch.add_(1)
             assert torch.equal(to_device(batch), batch)
 
 
-def test_other_requests_are_the_scripts_own(numbers: Any) -> None:
+def test_other_calls_are_passed_on(numbers: Any) -> None:
     device = StandIn()
     with ahead(device, []):
         for batch in DataLoader(numbers(16), 4):
@@ -122,7 +122,7 @@ def test_other_requests_are_the_scripts_own(numbers: Any) -> None:
     assert device.log == []
 
 
-def test_copies_that_nobody_asks_for_come_to_an_end(numbers: Any) -> None:
+def test_unused_copies_end(numbers: Any) -> None:
     device = StandIn()
     with ahead(device, []):
         for number, batch in enumerate(DataLoader(numbers(40), 4)):
@@ -131,7 +131,7 @@ def test_copies_that_nobody_asks_for_come_to_an_end(numbers: Any) -> None:
     assert device.log == ["start 4", "start 8", "start 12", "start 16"]  # the last was ahead when the third was missed
 
 
-def test_exception_comes_with_the_batch_it_belongs_to(numbers: Any, message_of: Any) -> None:
+def test_an_exception_is_raised_for_its_batch(numbers: Any, message_of: Any) -> None:
     class Broken(numbers):  # type: ignore[misc]
         def __getitem__(self, index: int) -> torch.Tensor:
             if index == 8:
@@ -149,7 +149,7 @@ def test_exception_comes_with_the_batch_it_belongs_to(numbers: Any, message_of: 
         iterator._shutdown_workers()  # the traceback is a cycle of torch's own: they would end late
 
 
-def test_device_out_of_memory_ends_it_and_not_the_script(numbers: Any) -> None:
+def test_an_out_of_memory_error_disables_prefetching(numbers: Any) -> None:
     device, told = StandIn(), list[str]()
     with ahead(device, told):
         seen = []
@@ -160,7 +160,7 @@ def test_device_out_of_memory_ends_it_and_not_the_script(numbers: Any) -> None:
     assert told[-1] == "batches are no longer copied ahead: RuntimeError: out of memory"
 
 
-def test_rewound_iterator_forgets_what_was_ahead(numbers: Any) -> None:
+def test_a_reset_iterator_drops_the_prefetched_batch(numbers: Any) -> None:
     with ahead(StandIn(), []):
         loader = DataLoader(numbers(16), 4, num_workers=1, persistent_workers=True)
         for _ in range(3):
@@ -171,7 +171,7 @@ def test_rewound_iterator_forgets_what_was_ahead(numbers: Any) -> None:
             wait_until_built(iterator)
 
 
-def test_copy_lives_no_longer_than_the_script_wants_it(numbers: Any) -> None:
+def test_a_copy_is_released_with_the_scripts_reference(numbers: Any) -> None:
     with ahead(StandIn(), []):
         iterator = iter(DataLoader(numbers(16), 4))
         to_device(next(iterator))
@@ -186,7 +186,7 @@ def test_copy_lives_no_longer_than_the_script_wants_it(numbers: Any) -> None:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What torch's own `Tensor.to` is called with."""
+    """The arguments of calls of torch's own `Tensor.to`."""
     seen: list[tuple[Any, ...]] = []
     original = torch.Tensor.to
 
@@ -198,7 +198,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return seen
 
 
-def test_only_batches_and_only_towards_the_device_do_not_wait(numbers: Any, calls: list[Any]) -> None:
+def test_only_copies_of_batches_to_the_device_are_non_blocking(numbers: Any, calls: list[Any]) -> None:
     patches = Patches(lambda seam, fault: pytest.fail(f"{seam}: {fault!r}"), torch.compiler.is_compiling)
     told: list[str] = []
     NonBlockingCopies(lambda: told.append("changed"), lambda d: d.type == "meta", lambda t: True).install(patches)
@@ -233,6 +233,6 @@ def test_only_batches_and_only_towards_the_device_do_not_wait(numbers: Any, call
         (("nonsense",), {}, None),
     ],
 )
-def test_reading_a_copy(args: tuple[Any, ...], kwargs: dict[str, Any], expected: tuple[str, bool] | None) -> None:
+def test_read_copy(args: tuple[Any, ...], kwargs: dict[str, Any], expected: tuple[str, bool] | None) -> None:
     copy = read_copy("to", (torch.zeros(1), *args), kwargs)
     assert (copy and (copy.device.type, copy.is_plain)) == expected

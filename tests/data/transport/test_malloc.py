@@ -44,7 +44,7 @@ print(with_it - before, num_pages() - before)
 
 
 def said_by(script: str) -> list[str]:
-    """A process of its own: settings of the heap cannot be taken back."""
+    """Runs in a separate process, because settings of the heap cannot be undone."""
     ours = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
@@ -52,17 +52,17 @@ def said_by(script: str) -> list[str]:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_memory_of_the_last_batch_is_there_for_the_next() -> None:
+def test_freed_memory_is_kept_for_the_next_batch() -> None:
     is_kept, faults = said_by(KEPT)
     assert is_kept == "True" and int(faults) < 5000, "19 MB are 4,700 pages, five times"
 
 
-def test_settings_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_user_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_TOP_PAD_", "1000000")
     assert not keep_freed()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_once_memory_is_short_what_is_freed_goes_back_to_the_system() -> None:
+def test_return_freed_returns_memory_to_the_system() -> None:
     with_it, after = map(int, said_by(RETURNED))
     assert with_it >= 4_000_000 // resource.getpagesize() and after < 100, "of address space: a limit counts it"

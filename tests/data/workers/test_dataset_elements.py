@@ -8,7 +8,7 @@ from slipstream.data.workers import dataset_fingerprint as room
 from slipstream.data.workers.dataset_fingerprint import Elements, difference, look_closely
 
 
-def test_the_very_elements_are_known_again_and_others_are_not() -> None:
+def test_the_same_elements_are_recognised() -> None:
     values = [f"name {number}" for number in range(100)]
     seen = Elements(values)
     assert seen.are_in(values) and seen.are_in(list(values)) and not seen.are_in(values[:-1])
@@ -23,7 +23,7 @@ def test_the_very_elements_are_known_again_and_others_are_not() -> None:
     assert Elements([]).are_in([]) and room._IS_KNOWN
 
 
-def test_a_list_is_looked_at_without_writing_to_its_elements() -> None:
+def test_comparing_a_list_does_not_write_to_its_elements() -> None:
     class Thing:
         def __init__(self) -> None:
             self.names = [f"name {number:0100d}" for number in range(20_000)]

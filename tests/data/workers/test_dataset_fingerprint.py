@@ -57,7 +57,7 @@ def test_the_same_value_set_again_is_no_change() -> None:
         (lambda thing: thing.inner.array.__iadd__(1), "inner.array"),
     ],
 )
-def test_contents_changed_in_place_are_seen_by_a_close_look(change: Any, name: str) -> None:
+def test_look_closely_detects_in_place_changes(change: Any, name: str) -> None:
     thing = Thing(
         array=np.zeros((4, 4)),
         turned=np.zeros((4, 6)).T,
@@ -72,7 +72,7 @@ def test_contents_changed_in_place_are_seen_by_a_close_look(change: Any, name: s
     assert difference(before, look_closely(thing)) == name
 
 
-def test_what_is_too_large_to_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attributes_that_are_too_large_to_read_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attributes, "_MOST_BYTES", 100)
     monkeypatch.setattr(attributes, "_MOST_VALUES", 100)
     small, large, fixed = np.zeros(10), np.zeros(20), np.zeros(20)
@@ -82,7 +82,7 @@ def test_what_is_too_large_to_be_read_is_named(monkeypatch: pytest.MonkeyPatch) 
     assert unread(look_closely(Thing(rows=[0] * 101))) == "rows"
 
 
-def test_circles_and_crowds_end() -> None:
+def test_cycles_and_large_containers_are_limited() -> None:
     thing = made()
     thing.self = thing
     thing.crowd = {n: Thing(n=n) for n in range(10_000)}

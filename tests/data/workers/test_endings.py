@@ -1,5 +1,5 @@
-"""How a script with lent workers ends: by a killed worker, by Ctrl-C. In processes of their own, which the signal of a
-dead worker would otherwise reach at any line."""
+"""How a script with added workers ends after a killed worker or Ctrl-C. The scripts run in separate processes, because
+the signal of a dead worker would interrupt the test at any line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SCRIPT = textwrap.dedent("""
     """)
 
 
-def ride(tmp_path: Path, ending: str) -> tuple[int, str, list[int]]:
+def train(tmp_path: Path, ending: str) -> tuple[int, str, list[int]]:
     """Exit code, what it said on stderr, and its workers."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
@@ -69,15 +69,15 @@ def assert_all_gone(processes: list[int]) -> None:
         time.sleep(0.05)
 
 
-def test_killed_worker_is_torchs_own_error(tmp_path: Path) -> None:
-    code, said, workers = ride(tmp_path, "kill")
+def test_a_killed_worker_raises_torchs_own_error(tmp_path: Path) -> None:
+    code, said, workers = train(tmp_path, "kill")
     assert code == 1
     assert "RuntimeError: DataLoader worker (pid" in said
     assert_all_gone(workers)
 
 
 def test_interrupt_leaves_no_process(tmp_path: Path) -> None:
-    code, said, workers = ride(tmp_path, "interrupt")
+    code, said, workers = train(tmp_path, "interrupt")
     assert code in (-signal.SIGINT, 130)
     assert said.rstrip().endswith("KeyboardInterrupt")
     assert_all_gone(workers)

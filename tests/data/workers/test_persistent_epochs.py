@@ -1,4 +1,4 @@
-"""Workers where there were none and workers that stay: what the script sees must be what it saw without."""
+"""Added workers and persistent workers must not change what the script sees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 def read(loader: Any, num_epochs: int = 3, draws: bool = True) -> list[Any]:
-    """Batches of several epochs, with what the script's own generator gives in between."""
+    """Batches of several epochs, with numbers that the script's own generator draws in between."""
     seen: list[Any] = []
     for _ in range(num_epochs):
         for batch in loader:
@@ -23,7 +23,7 @@ def read(loader: Any, num_epochs: int = 3, draws: bool = True) -> list[Any]:
 
 
 class EagerSampler:
-    """Draws its order when it is asked for an iterator, and counts how often that was."""
+    """Draws its order when an iterator is created, and counts how often that happens."""
 
     def __init__(self, num_samples: int) -> None:
         self.num_samples = num_samples
@@ -51,17 +51,17 @@ def eager(dataset: Any) -> Any:
 
 
 @pytest.mark.parametrize("build", [shuffled, with_generator, eager])
-def test_lent_workers_change_no_bit(riding: Any, numbers: Any, build: Any) -> None:
+def test_added_workers_give_the_same_batches(applied: Any, numbers: Any, build: Any) -> None:
     torch.manual_seed(0)
     bare = read(build(numbers()))
-    with riding(workers=2) as context:
+    with applied(workers=2) as context:
         torch.manual_seed(0)
         assert read(build(numbers())) == bare
     [change] = context.changes
     assert change.startswith("workers: num_workers 0 -> 2 at test_persistent_epochs.py:")
 
 
-def test_model_built_after_the_iterator_gets_the_same_weights(riding: Any, numbers: Any) -> None:
+def test_model_built_after_the_iterator_gets_the_same_weights(applied: Any, numbers: Any) -> None:
     """Torch's workers would draw the shuffle's seed at iter(), before these weights."""
 
     def script() -> tuple[list[float], list[Any]]:
@@ -73,12 +73,12 @@ def test_model_built_after_the_iterator_gets_the_same_weights(riding: Any, numbe
         return weights, pairs
 
     bare = script()
-    with riding(workers=2):
+    with applied(workers=2):
         assert script() == bare
 
 
-def test_lent_workers_stay_and_end(riding: Any) -> None:
-    with riding(workers=2):
+def test_added_workers_persist_and_end(applied: Any) -> None:
+    with applied(workers=2):
         loader = DataLoader(Identities(), batch_size=2)
         epochs = [sorted({int(p) for batch in loader for p in batch}) for _ in range(3)]
         assert os.getpid() not in epochs[0]
@@ -97,7 +97,7 @@ class Identities(Dataset[Any]):
 
 
 @pytest.mark.parametrize("noise", [False, True])
-def test_kept_workers_draw_what_fresh_ones_draw(riding: Any, numbers: Any, noise: bool) -> None:
+def test_persistent_workers_draw_like_restarted_ones(applied: Any, numbers: Any, noise: bool) -> None:
     """Shuffle, augmentation in the workers and the main stream, in every epoch."""
 
     def build() -> Any:
@@ -105,7 +105,7 @@ def test_kept_workers_draw_what_fresh_ones_draw(riding: Any, numbers: Any, noise
 
     torch.manual_seed(0)
     bare = read(build())
-    with riding(persistent_workers=True) as context:
+    with applied(persistent_workers=True) as context:
         torch.manual_seed(0)
         loader = build()
         assert loader.persistent_workers
@@ -113,8 +113,8 @@ def test_kept_workers_draw_what_fresh_ones_draw(riding: Any, numbers: Any, noise
     assert context.changes == [c for c in context.changes if "workers stay between epochs" in c] and context.changes
 
 
-def test_torch_alone_would_draw_another_shuffle(numbers: Any) -> None:
-    """The reason for all this: if torch mends it, this test says so."""
+def test_torch_alone_draws_another_shuffle(numbers: Any) -> None:
+    """This is why the module exists. If torch fixes it, this test fails."""
     epochs = []
     for stay in (False, True):
         torch.manual_seed(0)
@@ -122,17 +122,17 @@ def test_torch_alone_would_draw_another_shuffle(numbers: Any) -> None:
     assert epochs[0] != epochs[1]
 
 
-def test_eager_sampler_is_asked_as_often_as_by_fresh_workers(riding: Any, numbers: Any) -> None:
+def test_eager_sampler_is_iterated_as_often_as_with_restarted_workers(applied: Any, numbers: Any) -> None:
     counts = []
     for choices in ({}, {"persistent_workers": True}):
-        with riding(**choices):
+        with applied(**choices):
             sampler = EagerSampler(24)
             read(DataLoader(numbers(), batch_sampler=sampler, num_workers=1), 2)
             counts.append(sampler.num_asked)
     assert counts[0] == counts[1]
 
 
-def test_epoch_left_early_and_begun_again(riding: Any, numbers: Any) -> None:
+def test_an_unfinished_epoch_can_be_restarted(applied: Any, numbers: Any) -> None:
     def script(loader: Any) -> list[Any]:
         seen: list[Any] = []
         for _ in range(3):
@@ -145,7 +145,7 @@ def test_epoch_left_early_and_begun_again(riding: Any, numbers: Any) -> None:
 
     torch.manual_seed(0)
     bare = script(shuffled(numbers()))
-    with riding(workers=2):
+    with applied(workers=2):
         torch.manual_seed(0)
         loader = shuffled(numbers())
         assert script(loader) == bare
@@ -154,7 +154,7 @@ def test_epoch_left_early_and_begun_again(riding: Any, numbers: Any) -> None:
         assert loader._iterator._workers is workers  # the same ones served every epoch
 
 
-def test_one_loader_read_twice_at_a_time(riding: Any, numbers: Any) -> None:
+def test_two_iterators_of_one_loader_at_once(applied: Any, numbers: Any) -> None:
     def script() -> list[Any]:
         torch.manual_seed(0)
         loader = shuffled(numbers(8))
@@ -163,11 +163,11 @@ def test_one_loader_read_twice_at_a_time(riding: Any, numbers: Any) -> None:
         return [*nested, *zipped, torch.rand(()).item()]
 
     bare = script()
-    with riding(workers=1):
+    with applied(workers=1):
         assert script() == bare
 
 
-def test_dataset_changed_between_epochs_is_seen(riding: Any, numbers: Any) -> None:
+def test_a_change_of_the_dataset_between_epochs_is_detected(applied: Any, numbers: Any) -> None:
     def script(loader: Any) -> list[Any]:
         torch.manual_seed(0)
         seen: list[Any] = []
@@ -178,12 +178,12 @@ def test_dataset_changed_between_epochs_is_seen(riding: Any, numbers: Any) -> No
 
     for choices, num_workers in (({"workers": 2}, 0), ({"persistent_workers": True}, 2)):
         bare = script(DataLoader(numbers(16), 4, num_workers=num_workers))
-        with riding(**choices) as context:
+        with applied(**choices) as context:
             assert script(DataLoader(numbers(16), 4, num_workers=num_workers)) == bare
         assert any("changed offset of the dataset between epochs" in sentence for sentence in context.declined)
 
 
-def test_contents_changed_between_epochs_are_seen(riding: Any) -> None:
+def test_a_change_of_contents_between_epochs_is_detected(applied: Any) -> None:
     import numpy as np
 
     class Rows(Dataset[Any]):
@@ -196,7 +196,7 @@ def test_contents_changed_between_epochs_are_seen(riding: Any) -> None:
         def __getitem__(self, index: int) -> Any:
             return self.rows[index]
 
-    with riding(workers=1) as context:
+    with applied(workers=1) as context:
         loader: Any = DataLoader(Rows(), 4)
         assert [n for batch in loader for n in batch.tolist()] == list(range(16))
         loader.dataset.rows *= 2
@@ -204,24 +204,22 @@ def test_contents_changed_between_epochs_are_seen(riding: Any) -> None:
     assert any("changed rows of the dataset" in sentence for sentence in context.declined)
 
 
-def test_workers_do_not_stay_where_contents_are_too_large_to_compare(
-    riding: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_restart_if_contents_are_too_large_to_compare(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from slipstream.data.workers import dataset_fingerprint
 
     monkeypatch.setattr(dataset_fingerprint, "_MOST_VALUES", 10)
-    with riding(workers=1) as context:
+    with applied(workers=1) as context:
         loader: Any = DataLoader(Identities(), 4)
         loader.dataset.names = ["a"] * 11
         epochs = [{int(p) for batch in loader for p in batch} for _ in range(2)]
     assert epochs[0].isdisjoint(epochs[1]) and any("too large" in sentence for sentence in context.declined)
 
 
-def test_workers_are_lent_to_four_loaders_at_a_time(riding: Any, numbers: Any) -> None:
+def test_at_most_four_loaders_have_added_workers(applied: Any, numbers: Any) -> None:
     def read_one(loader: Any) -> list[float]:
         return [row[0] for batch in loader for row in batch.tolist()]
 
-    with riding(workers=1) as context:
+    with applied(workers=1) as context:
         loaders = [DataLoader(numbers(8), 2) for _ in range(5)]
         for _ in range(2):
             assert [read_one(loader) for loader in loaders] == [list(map(float, range(8)))] * 5
@@ -232,8 +230,8 @@ def test_workers_are_lent_to_four_loaders_at_a_time(riding: Any, numbers: Any) -
     assert any("four other loaders already have added workers" in sentence for sentence in context.declined)
 
 
-def test_dataset_changed_while_it_is_read_gets_no_workers_any_more(riding: Any, numbers: Any) -> None:
-    with riding(workers=2) as context:
+def test_a_change_of_the_dataset_during_an_epoch_removes_added_workers(applied: Any, numbers: Any) -> None:
+    with applied(workers=2) as context:
         loader = DataLoader(numbers(32), 4)
         for _batch in loader:
             loader.dataset.offset += 1
@@ -243,7 +241,9 @@ def test_dataset_changed_while_it_is_read_gets_no_workers_any_more(riding: Any, 
     assert any("while it is read" in sentence for sentence in context.declined)
 
 
-def test_workers_that_cannot_start_are_done_without(riding: Any, numbers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loader_works_without_workers_that_cannot_start(
+    applied: Any, numbers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch.multiprocessing
 
     torch.manual_seed(0)
@@ -253,7 +253,7 @@ def test_workers_that_cannot_start_are_done_without(riding: Any, numbers: Any, m
         def start(self) -> None:
             raise OSError(12, "Cannot allocate memory")
 
-    with riding(workers=2) as context:
+    with applied(workers=2) as context:
         torch.manual_seed(0)
         loader = shuffled(numbers())
         monkeypatch.setattr(torch.multiprocessing, "Process", Process)
@@ -275,8 +275,8 @@ class Loading(Dataset[Any]):
         return float(sum(batch.sum() for batch in self.inner))
 
 
-def test_loader_inside_a_worker_has_none_of_its_own(riding: Any, numbers: Any) -> None:
-    with riding(workers=2):
+def test_a_loader_inside_a_worker_has_no_workers(applied: Any, numbers: Any) -> None:
+    with applied(workers=2):
         inner = DataLoader(numbers(8), 1)
         assert inner.num_workers == 2
         assert [batch.tolist() for batch in DataLoader(Loading(inner), 2)] == [[28.0, 28.0]] * 4
@@ -292,8 +292,8 @@ class Failing(Dataset[Any]):
         return index
 
 
-def test_exception_of_the_dataset_passes_through_where_it_belongs(riding: Any, message_of: Any) -> None:
-    with riding(workers=2):
+def test_an_exception_of_the_dataset_is_raised_for_its_batch(applied: Any, message_of: Any) -> None:
+    with applied(workers=2):
         batches = iter(DataLoader(Failing(), 2))
         assert [next(batches).tolist() for _ in range(4)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
         assert "the ninth" in message_of(lambda: next(batches), KeyError)
@@ -301,11 +301,13 @@ def test_exception_of_the_dataset_passes_through_where_it_belongs(riding: Any, m
         batches._shutdown_workers()  # its traceback is a cycle of torch's own, whose workers would end late
 
 
-def test_loader_in_a_cycle_ends_without_waiting(riding: Any, numbers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch alone would find its queues closed, wait five seconds for each worker and kill it."""
+def test_a_loader_in_a_reference_cycle_ends_without_waiting(
+    applied: Any, numbers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch alone finds its queues closed, waits five seconds for each worker and kills it."""
     import gc
 
-    with riding(workers=1):
+    with applied(workers=1):
         holder: dict[str, Any] = {"loader": shuffled(numbers())}
         holder["self"] = holder
         list(holder["loader"])
@@ -316,6 +318,6 @@ def test_loader_in_a_cycle_ends_without_waiting(riding: Any, numbers: Any, monke
         assert process.exitcode == 0
 
 
-def test_loader_that_only_the_loop_holds(riding: Any, numbers: Any) -> None:
-    with riding(workers=1):
+def test_a_loader_that_only_the_loop_references(applied: Any, numbers: Any) -> None:
+    with applied(workers=1):
         assert [row[0] for batch in DataLoader(numbers(8), 2) for row in batch.tolist()] == list(range(8))

@@ -38,7 +38,7 @@ DRAWS: list[Callable[[], Any]] = [
 
 
 @pytest.mark.parametrize("draw", DRAWS, ids=range(len(DRAWS)))
-def test_every_draw_is_seen_and_taken_back(draw: Callable[[], Any]) -> None:
+def test_every_draw_is_detected_and_undone(draw: Callable[[], Any]) -> None:
     draws = GeneratorStates(HOLDER)
     before = draws.states()
     assert not draws.have_moved(before)
@@ -48,7 +48,7 @@ def test_every_draw_is_seen_and_taken_back(draw: Callable[[], Any]) -> None:
     assert not draws.have_moved(before) and draw() == first
 
 
-def test_in_a_data_thread_its_own_stream_is_watched() -> None:
+def test_a_data_threads_own_stream_is_covered() -> None:
     stream = RngStream()
     stream.seed(3, 0)
     with stream.drawn_from():
@@ -60,7 +60,7 @@ def test_in_a_data_thread_its_own_stream_is_watched() -> None:
     assert not draws.have_moved(before)
 
 
-def test_looking_draws_nothing() -> None:
+def test_reading_states_draws_nothing() -> None:
     torch.manual_seed(0)
     wanted = torch.rand(1)
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""What stands against workers, asked of datasets as users write them."""
+"""Obstacles to workers, for datasets as users write them."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_iterable_datasets(dataset: Any, reason: str) -> None:
     assert reason in ask(dataset, 1) and bool(reason) == bool(ask(dataset, 1))
 
 
-def test_batches_of_an_iterable_dataset_are_not_divided_anew() -> None:
-    """Neither by more workers than one nor where the script has more."""
+def test_batches_of_an_iterable_dataset_are_not_divided_differently() -> None:
+    """This holds for several added workers and for several workers of the script."""
     for asked, now in ((2, 0), (1, 4), (0, 4)):
         assert "number and size of batches would change" in ask(Shares(), asked, num_workers=now)
     assert ask(Shares(), 0, num_workers=1) == "" and ask([1, 2], 0, num_workers=4) == ""
@@ -87,13 +87,13 @@ def test_open_file_is_not_shared(tmp_path: Path) -> None:
     assert ask(Holder(inner=Holder(file=file))) == ""  # closed
 
 
-def test_streams_of_the_process_and_loggers_are_no_handles() -> None:
+def test_standard_streams_and_loggers_are_no_obstacle() -> None:
     logger = logging.Logger("made")
     logger.addHandler(logging.StreamHandler(sys.stderr))
     assert ask(Holder(logger=logger, out=sys.stdout)) == ""
 
 
-def test_spawned_workers_need_what_can_be_pickled() -> None:
+def test_spawned_workers_need_a_picklable_dataset() -> None:
     reason = ask([1, 2], multiprocessing_context="spawn", collate_fn=lambda samples: samples)
     assert "the collate_fn cannot be pickled" in reason
     assert ask([1, 2], multiprocessing_context="spawn", collate_fn=None) == ""
@@ -111,7 +111,7 @@ def test_spawned_workers_need_a_guarded_script(tmp_path: Path, monkeypatch: pyte
     assert "__name__" in bare and guarded == ""
 
 
-def test_asking_how_workers_start_does_not_settle_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_the_start_method_does_not_fix_it(monkeypatch: pytest.MonkeyPatch) -> None:
     contexts: Any = multiprocessing.context
     monkeypatch.setattr(contexts._default_context, "_actual_context", None)
     assert start_method({"multiprocessing_context": None}) == start_method_of(None)

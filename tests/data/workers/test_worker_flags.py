@@ -9,7 +9,7 @@ from slipstream.data.workers.worker_flags import WorkerFlags
 from slipstream.testing.jpegs import installed
 
 
-class Telling(Dataset[Any]):
+class Flagging(Dataset[Any]):
     def __init__(self, flags: WorkerFlags) -> None:
         self.flags = flags
 
@@ -21,16 +21,16 @@ class Telling(Dataset[Any]):
         return torch.tensor(index)
 
 
-def test_what_a_worker_says_is_heard_once_with_the_next_batch() -> None:
+def test_a_flag_of_a_worker_is_received_once_with_the_next_batch() -> None:
     heard: list[str] = []
     flags = WorkerFlags(lambda: heard.append("first"), lambda: heard.append("second"), lambda: heard.append("never"))
     with installed(flags):
         for _ in range(2):
-            list(DataLoader(Telling(flags), 1, num_workers=1))
+            list(DataLoader(Flagging(flags), 1, num_workers=1))
     assert sorted(heard) == ["first", "second"]
 
 
-def test_what_is_said_here_is_heard_at_once() -> None:
+def test_a_flag_of_this_process_is_received_at_once() -> None:
     heard: list[str] = []
     flags = WorkerFlags(lambda: heard.append("first"), lambda: heard.append("second"))
     flags.raise_flag(1)
@@ -38,13 +38,13 @@ def test_what_is_said_here_is_heard_at_once() -> None:
     assert heard == ["second"]
 
 
-class Explaining(Telling):
+class Explaining(Flagging):
     def __getitem__(self, index: int) -> torch.Tensor:
         self.flags.raise_flag(index % 2, f"{index}: " + "ä" * 400)
         return torch.tensor(index)
 
 
-def test_a_sentence_comes_along_as_far_as_it_fits() -> None:
+def test_a_text_is_truncated_to_its_space() -> None:
     heard: list[str] = []
     flags = WorkerFlags(lambda: heard.append(flags.text(0)), lambda: heard.append(flags.text(1)))
     with installed(flags):
