@@ -1,4 +1,4 @@
-"""What a tuning comes to, from what its meeting knows: numbers for the table, the report and the recipe file."""
+"""Builds the result of a tuning from its state: numbers for the table, the report and the recipe file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def conclude(state: TuningState, total: Comparison | None, is_complete: bool, wa
     is_timed = any(timing.num_steps for timing in state.base.timings)
     step_ms = state.base_step_s() * 1e3 if is_timed or summary is None else summary.step_ms
     speed = _total_speed(state) if total is not None and state.recipe.choices else None
-    before, after = _seconds(state.session, speed, _one_off_s(state.verdicts))
+    before, after = _seconds(state.session, speed, base.startup_s, _one_off_s(state.verdicts))
     noise = state.noise.speed()
     rate = samples_per_s(state, base, step_ms / 1e3) or 0.0
     rows = [paired(verdict, step_ms, rate) for verdict in state.verdicts]
@@ -46,12 +46,13 @@ def conclude(state: TuningState, total: Comparison | None, is_complete: bool, wa
 
 
 def _total_speed(state: TuningState) -> Speed | None:
-    """Of the last race, or of the race by which the recipe was kept where that could not be timed."""
+    """The speed in the final race or, if that could not be timed, in the race by which the recipe was kept."""
     return next((verdict.speed for verdict in state.verdicts if verdict.kind == "total"), None)
 
 
 def _ceiling_ms(summary: Summary | None, step_ms: float) -> float | None:
-    """As far below the base's step as the check found it below its own: the machine may have changed its pace since."""
+    """The ceiling, scaled from the check's step time to the base's: the machine's speed may have changed since the
+    check."""
     best_ms = summary.ceilings.best_ms() if summary is not None else None
     if summary is None or not best_ms or not summary.step_ms:
         return best_ms
@@ -61,7 +62,7 @@ def _ceiling_ms(summary: Summary | None, step_ms: float) -> float | None:
 def _of_noise(speed: Speed | None, note: str) -> list[Verdict]:
     if speed is None:
         return []
-    reason = note or "the control: no more than chance"
+    reason = note or "the A/A control: within the noise"
     recipe = Recipe((Choice("nothing"),))
     return [
         Verdict("nothing", True, "unsure" if note else "rejected", reason, speed=speed, recipe=recipe, kind="noise")
@@ -72,19 +73,22 @@ def _one_off_s(verdicts: Sequence[Verdict]) -> float:
     return next((verdict.one_off_s for verdict in verdicts if verdict.kind == "total"), 0.0)
 
 
-def _seconds(session: Session, total: Speed | None, one_off_s: float) -> tuple[float | None, float | None]:
-    """The whole training now and with the recipe. Only steps get faster; evaluation and start-up stay what they are.
-    The whole counts mean steps, the summary's is the median: where few steps put that above, no more is saved than
-    the ratio allows."""
+def _seconds(
+    session: Session, total: Speed | None, startup_s: float, one_off_s: float
+) -> tuple[float | None, float | None]:
+    """The seconds of the whole training now and with the recipe, start-up and one-off costs included. Only steps become
+    faster. `summary.seconds_left` counts mean steps and `summary.step_ms` is a median, which can be larger where there
+    are few steps: then no more is saved than the ratio allows."""
     num_steps, _ = training_length(session)
     summary = session.summary
     if summary is None or summary.seconds_left is None or num_steps is None:
         return None, None
+    before_s = summary.seconds_left + startup_s
     if total is None:
-        return summary.seconds_left, None
+        return before_s, None
     steps_s = min(num_steps * summary.step_ms / 1e3, summary.seconds_left)
     saved_s = steps_s * (1.0 - 1.0 / total.ratio)
-    return summary.seconds_left, max(0.0, summary.seconds_left - saved_s) + one_off_s
+    return before_s, max(0.0, before_s - saved_s) + one_off_s
 
 
 def _without_sketches(record: TrialRecord) -> TrialRecord:
@@ -93,6 +97,6 @@ def _without_sketches(record: TrialRecord) -> TrialRecord:
 
 
 def _edits(state: TuningState, total: Comparison | None) -> list[Edit]:
-    """As the rider that carried the whole recipe made them; else as the techniques say."""
+    """The source edits that the trial of the whole recipe recorded, or else those that the techniques propose."""
     seen = state.pool.record(total.trials).edits if total is not None else []
     return edits_of(state.session, state.recipe, seen, state.techniques)

@@ -119,7 +119,7 @@ class LiveTune:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_moving, daemon=True) if thread and not quiet else None
 
-    # --- what a tuning reports ------------------------------------------------------------------------------------------
+    # --- what a tuning reports --------------------------------------------------------------------------------------
 
     def racing(self, trials: Sequence[str]) -> None:
         with self._lock:
