@@ -30,6 +30,7 @@ from page import RESULTS, machine, write_page
 from slipstream.diagnose.selection import epoch_steps
 from slipstream.recipe.source_edits import edits_in
 from slipstream.records import BlockTiming, Choice, Recipe, Session, Setting
+from slipstream.report.text.numerics import describe_numerics
 from slipstream.rewrite.diff import unified
 from slipstream.rewrite.finding_edits import cures
 from slipstream.rewrite.make_patch import Patch, make_patch
@@ -134,7 +135,7 @@ def race(folder: Path, session: Session, recipe: Recipe, patch: Patch, length: t
         finally:
             state.pool.clear()
     peaks = [state.pool.record(one).peak_bytes / 1e6 for one in contenders]
-    return {"rounds": rounds, "numerics": numerics.reason, "is_sound": numerics.is_sound, "peaks_mb": peaks}
+    return {"rounds": rounds, "numerics": describe_numerics(numerics), "is_sound": numerics.is_sound, "peaks_mb": peaks}
 
 
 def run_rounds(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from slipstream.trial.numerics_controls import Coarsen, Nudge
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from slipstream.records import Fingerprint, Role
+from slipstream.records import Fingerprint, Precision
 from slipstream.seams.patching import Patches
 from slipstream.trial.fingerprint import FingerprintRecorder
-from slipstream.trial.numerics_controls import Nudge
+from slipstream.trial.rounding_noise import RoundingNoise
 
 NUM_STEPS = 16
 BATCH = 16
@@ -92,20 +92,30 @@ BASE = Change()
 
 
 def train(
-    model_name: str, optimizer_name: str, change: Change = BASE, role: Role = "candidate", num_steps: int = NUM_STEPS
+    model_name: str,
+    optimizer_name: str,
+    change: Change = BASE,
+    *,
+    noise: tuple[Precision, int] | None = None,
+    seed: int = 0,
+    num_steps: int = NUM_STEPS,
 ) -> Fingerprint:
+    """`noise`: a precision whose rounding is added, and the number of the draw."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(change.num_threads or 1)
     patches = Patches(_refuse_faults, torch.compiler.is_compiling)
     steps: list[int] = []
     recorder = FingerprintRecorder(lambda: len(steps))
     try:
-        torch.manual_seed(1 if role == "seed" else 0)
+        torch.manual_seed(seed)
         model = MODELS[model_name]()
+        if noise is not None:
+            rounding = RoundingNoise(*noise)
+            rounding.install(patches)
+            rounding(model)
         recorder.install(patches)
-        recorder.meet(model)
-        _alter_weights(model, role)
-        digests = _run(model, optimizer_name, change, 1 if role == "seed" else 0, num_steps, steps, recorder)
+        recorder.add_module(model)
+        digests = _run(model, optimizer_name, change, seed, num_steps, steps, recorder)
     finally:
         patches.close()
         torch.set_num_threads(num_threads)
@@ -163,15 +173,6 @@ def _batches(num_batches: int, seed: int) -> list[tuple[torch.Tensor, torch.Tens
         y = torch.randint(0, 10, (BATCH,), generator=draws)
         batches.append((0.5 * patterns[y] + torch.randn(BATCH, 3, 16, 16, generator=draws), y))
     return batches
-
-
-def _alter_weights(model: nn.Module, role: Role) -> None:
-    if role == "rounding":
-        Nudge()(model)
-    if role == "coarse":
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.copy_(parameter.bfloat16().float())
 
 
 def _switch_dropout_off(model: nn.Module) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slipstream.cli.group import Action, Refused, require_training
+from slipstream.report.text.numerics import describe_numerics
 
 if TYPE_CHECKING:
     from slipstream.records import Recipe, Session, Verdict
@@ -176,7 +177,7 @@ def _proof(verdict: Verdict, session: Session) -> str:
     from slipstream.report.text.numbers import times
 
     speed = times(verdict.speed) if verdict.speed is not None else verdict.reason
-    numerics = f"; {verdict.numerics.reason}" if verdict.numerics is not None else ""
+    numerics = f"; {describe_numerics(verdict.numerics)}" if verdict.numerics is not None else ""
     total = session.tuning.total if session.tuning is not None else None
     recipe = f"; the recipe had {total.ratio:.2f}x" if total is not None else ""
     words = {"kept": "proved", "rejected": "refuted"}.get(verdict.decision, verdict.decision)

@@ -10,10 +10,13 @@ from slipstream.records.recipe import Choice, Edit, NumericsClass, Recipe, Setti
 
 # base: the unchanged script. twin: the A/A control, the unchanged script again (technique `nothing`). candidate: the
 # script with a recipe. proof: a candidate that draws the same random numbers as the base; it is not timed. rounding: a
-# control, the base with weights perturbed by one ulp. coarse: a control, the base with weights rounded to bfloat16 once
-# before the first step; it shows how much lower precision may change gradients. seed: a control with another seed.
-# fit: a trial whose memory is measured, possibly under a limit; slipstream does nothing in it that needs memory.
+# control, the base with the rounding of a precision added as noise. seed: a control with another seed. fit: a trial whose
+# memory is measured, possibly under a limit; slipstream does nothing in it that needs memory. coarse: in older sessions.
 Role = Literal["base", "twin", "candidate", "proof", "rounding", "coarse", "seed", "fit"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+# The relative error of rounding a number, on average over the numbers between two powers of two the largest possible.
+ROUNDOFF: dict[Precision, float] = {"bf16": 2**-9, "fp16": 2**-12, "tf32": 2**-12, "fp32": 2**-24}
+RANDOM_DRAWS = 3  # of a rounding control; below fp32 one more draw rounds to the format, so that its number is this one
 Decision = Literal["kept", "rejected", "unsure", "failed", "not_applicable"]
 FARTHEST = 100.0  # times as fast, or as slow: the value of a bound of an interval as long as there is no evidence
 Tick = Literal["optimizer", "backward", "forward", "input"]  # the event that trials count as a step
@@ -25,6 +28,8 @@ class TrialSpec(msgspec.Struct, frozen=True):
     ident: int
     role: Role
     recipe: Recipe = Recipe()
+    precision: Precision = "fp32"  # rounding: the precision whose rounding is added
+    draw: int = 0  # rounding, seed: controls that differ only in this draw other random numbers
 
 
 class BlockTiming(msgspec.Struct, frozen=True, rename={"trial": "rider"}):
@@ -60,11 +65,12 @@ class Sketch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The gradients and buffers after the backward passes of a step, just before its update."""
+    """Gradients, buffers and weights after the backward passes of a step, just before its update."""
 
     step: int
     gradients: list[Sketch]
     buffers: list[Sketch] = []
+    weights: list[Sketch] = []  # before the update; the difference to the next snapshot's is the update
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
@@ -73,6 +79,7 @@ class Fingerprint(msgspec.Struct, frozen=True):
     losses: list[tuple[int, float]] = []  # (step, value) of everything that backward was called on, in order
     snapshots: list[Snapshot] = []  # of the first steps
     digests: list[tuple[int, str]] = []  # (step, hash of every parameter and buffer), at the end of each block
+    metrics: list[tuple[int, str, float]] = []  # (step, name, value) of evaluation results that the script printed
 
 
 class TrialRecord(msgspec.Struct, frozen=True, rename={"spec": "entrant", "timings": "laps", "fingerprint": "witness"}):
@@ -105,12 +112,72 @@ class Speed(msgspec.Struct, frozen=True):
         return self.low > 1.01 / FARTHEST and self.high < 0.99 * FARTHEST
 
 
+# bits: every loss and digest is equal. tensors: gradients, updates, buffers and losses. curve: only the loss curve,
+# because other random numbers were drawn. finite: only that losses are finite. The others say why nothing was decided:
+# no loss, no step or no gradient in both trials, no rounding or seed control, too few gradients that are evidence, or
+# no trial that proves it.
+NumericsBasis = Literal[
+    "bits",
+    "tensors",
+    "curve",
+    "finite",
+    "no_loss",
+    "no_common_step",
+    "no_gradient",
+    "no_control",
+    "no_seeds",
+    "little_evidence",
+    "no_proof",
+]
+# not_finite_loss, loss, passes, weights: a difference of single bits. not_finite, missing, extra, size: a tensor
+# without a comparable value. error, norm: of one tensor, or of all together if `name` is empty. losses: step by step in
+# a window. level: the mean of a window. metric: a printed evaluation result.
+FaultKind = Literal[
+    "not_finite_loss",
+    "loss",
+    "passes",
+    "weights",
+    "not_finite",
+    "missing",
+    "extra",
+    "size",
+    "error",
+    "norm",
+    "losses",
+    "level",
+    "metric",
+]
+TensorKind = Literal["gradient", "buffer", "update"]
+
+
+class NumericsFault(msgspec.Struct, frozen=True):
+    """The first difference from the base that the numerics class does not allow."""
+
+    kind: FaultKind
+    tensor: TensorKind = "gradient"
+    name: str = ""  # of the tensor or the metric
+    step: int = 0
+    last_step: int = 0  # of a window of steps
+    seen: float = 0.0
+    allowed: float = 0.0  # the largest error that is allowed; for losses without one, the base's value
+
+
 class Numerics(msgspec.Struct, frozen=True):
+    """Whether a candidate trains like the base, and on what evidence."""
+
     claimed: NumericsClass
     is_sound: bool | None  # None: could not be checked
-    reason: str  # "bit-equal in 60 steps", "gradients off by at most 1e-6"
-    worst_gradient: float | None = None  # largest relative difference of a parameter's gradient
+    reason: str = ""  # only in sessions of versions that saved the words; report/text/numerics.py makes them
+    worst_gradient: float | None = None  # largest relative error of a gradient that is evidence
     worst_loss: float | None = None
+    basis: NumericsBasis = "tensors"
+    precision: Precision = "fp32"  # the precision whose rounding is allowed
+    num_steps: int = 0  # steps whose losses were seen in both trials
+    num_tensors: int = 0  # gradients that were seen in both trials
+    num_evidence: int = 0  # of them, those that rounding moves little
+    horizon_steps: int | None = None  # losses can be compared step by step up to here; None: in all steps
+    is_repeatable: bool = True  # whether the script repeats itself bit for bit
+    fault: NumericsFault | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -245,6 +245,8 @@ class ProcessBackend:
                 script=self._script,
                 recipe=spec.recipe,
                 role=spec.role,
+                precision=spec.precision,
+                draw=spec.draw,
                 baton=str(workspace.spool / BATON),
                 tick=self._tick,
                 seed=self._seed,

@@ -257,6 +257,7 @@ class TrialLog:
         self._losses: list[tuple[int, float]] = []
         self._snapshots: list[Snapshot] = []
         self._digests: list[tuple[int, str]] = []
+        self._metrics: list[tuple[int, str, float]] = []
         self._changes: list[str] = []
         self._declined: list[str] = []
         self._edits: list[Edit] = []
@@ -286,6 +287,7 @@ class TrialLog:
             self._snapshots = list(report.snapshots)
         last = self._digests[-1][0] if self._digests else -1
         self._digests += [(step, digest) for step, digest in report.digests if step > last]
+        self._metrics += [found for found in report.metrics if found[0] >= self._num_known]
         self.device_peak_bytes = max(self.device_peak_bytes, report.device_peak_bytes)
         self.start_bytes = report.start_bytes
         self.held_bytes = max(self.held_bytes, report.held_bytes)
@@ -308,7 +310,9 @@ class TrialLog:
         return TrialRecord(
             spec=self.spec,
             timings=list(self.timings),
-            fingerprint=Fingerprint(list(self._losses), list(self._snapshots), list(self._digests)),
+            fingerprint=Fingerprint(
+                list(self._losses), list(self._snapshots), list(self._digests), list(self._metrics)
+            ),
             startup_s=self.startup_s,
             peak_bytes=self.peak_bytes,
             device_peak_bytes=self.device_peak_bytes,

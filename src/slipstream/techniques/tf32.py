@@ -22,6 +22,7 @@ CARD = Card(
     seam="process",
     causes=("full_precision",),
     numerics="approximate",
+    precision="tf32",
     needs=("cuda",),
 )
 

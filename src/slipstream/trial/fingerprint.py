@@ -1,5 +1,5 @@
-"""Records the fingerprint of a trial: its losses, sketches of the gradients and buffers of its first steps, and a
-digest of all its weights. It reads from the device only while the script is paused."""
+"""Records the fingerprint of a trial: its losses, sketches of the gradients, buffers and weights of its first steps, and
+a digest of all its weights. It reads from the device only while the script is paused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slipstream.records import Sketch, Snapshot
 from slipstream.seams.patching import Patches
 from slipstream.trial.tensor_sketch import EXACT, fingerprint, sketch
 
-_NUM_SNAPSHOTS = 3
+_NUM_SNAPSHOTS = 3  # and of each tensor as many with a gradient that is not zero, until timing begins
 
 
 class FingerprintRecorder:
@@ -28,9 +28,11 @@ class FingerprintRecorder:
         self._num_ticks = num_ticks
         self._by_hand = by_hand
         self._losses: list[tuple[int, torch.Tensor]] = []
-        self._gradients: list[list[Sketch]] = []
-        self._buffers: list[list[Sketch]] = []
-        self._num_told = 0  # snapshots
+        self._snapshots: dict[int, Snapshot] = {}  # by step
+        self._num_backwards = 0
+        self._num_nonzero: dict[str, int] = {}  # snapshots of each tensor in which its gradient is not zero
+        self._scaled: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []  # losses that a GradScaler returned
+        self._is_over = False  # snapshots
         self._depth = 0
         self._modules: list[weakref.ref[torch.nn.Module]] = []
         self._names: list[str] = []  # of the modules
@@ -43,6 +45,7 @@ class FingerprintRecorder:
         """Must be called after the techniques are installed. The outermost patch of `backward` then sees the script's
         own loss before a technique scales it, and the last hook sees the gradients that the update uses."""
         patches.around(torch.autograd, "backward", "fingerprint.backward", self._before, self._after, self._abandon)
+        patches.around(torch.amp.GradScaler, "scale", "fingerprint.scale", None, self._after_scale)
         hook = patches.guard("fingerprint.update", self._before_step)
         self._handle = register_optimizer_step_pre_hook(hook)
         patches.on_close(self._handle.remove)
@@ -61,17 +64,28 @@ class FingerprintRecorder:
         if self._depth == 1:  # nested calls belong to checkpointed parts of this one
             tensors = args[0] if args else kwargs.get("tensors")
             for tensor in (tensors,) if isinstance(tensors, torch.Tensor) else tensors or ():
-                value = tensor.detach()
+                value = self._unscaled(tensor).detach()
                 # A copy, because the memory may be reused. It is not read here, because that would synchronise.
                 self._losses.append((self._num_ticks(), value.clone() if value.numel() <= EXACT else value.sum()))
 
     def _after(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._depth -= 1
-        if self._by_hand and not self._depth and len(self._gradients) < _NUM_SNAPSHOTS:
-            self._snap(dict(self._named_parameters()), len(self._gradients))
+        if self._by_hand and not self._depth and not self._is_over:
+            self._snap(dict(self._named_parameters()), self._num_backwards)
+            self._num_backwards += 1
 
     def _abandon(self, token: Any) -> None:
         self._depth -= 1
+
+    def _after_scale(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Remembers what the script's own GradScaler scaled: two trials may have different scales."""
+        own = args[1] if len(args) > 1 else kwargs.get("outputs")
+        if isinstance(own, torch.Tensor) and isinstance(result, torch.Tensor):
+            self._scaled = [pair for pair in self._scaled if pair[0]() is not None]
+            self._scaled.append((weakref.ref(result), own.detach()))
+
+    def _unscaled(self, tensor: torch.Tensor) -> torch.Tensor:
+        return next((own for scaled, own in self._scaled if scaled() is tensor), tensor)
 
     def take_losses(self) -> list[tuple[int, float]]:
         losses, self._losses = self._losses, []
@@ -82,11 +96,11 @@ class FingerprintRecorder:
     def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         position, num_steps = self._optimizers.get(optimizer, (len(self._optimizers), 0))
         self._optimizers[optimizer] = position, num_steps + 1
-        if num_steps >= _NUM_SNAPSHOTS:
-            return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        # A fused optimizer undoes the scale of the script's GradScaler itself.
+        scale = getattr(optimizer, "grad_scale", None)
         if not callable(closure):
-            self._snap(self._named(optimizer, position), num_steps)
+            self._snap(self._named(optimizer, position), num_steps, scale)
             return None
         # The backward passes run later, inside the closure. A line search calls it more than once.
         is_done = False
@@ -96,19 +110,32 @@ class FingerprintRecorder:
             result = closure(*inner, **named)
             if not is_done:
                 is_done = True
-                self._snap(self._named(optimizer, position), num_steps)
+                self._snap(self._named(optimizer, position), num_steps, scale)
             return result
 
         if "closure" in kwargs:
             return args, {**kwargs, "closure": recorded}
         return (args[0], recorded, *args[2:]), kwargs
 
-    def _snap(self, parameters: dict[str, torch.Tensor], step: int) -> None:
+    def _snap(self, parameters: dict[str, torch.Tensor], step: int, scale: torch.Tensor | None = None) -> None:
         start_ns = time.perf_counter_ns()
-        if len(self._gradients) == step:
-            self._gradients.append([])
-            self._buffers.append([sketch(name, buffer) for name, buffer in self._named_buffers()])
-        self._gradients[step] += [sketch(name, p.grad) for name, p in parameters.items() if p.grad is not None]
+        is_whole = step < _NUM_SNAPSHOTS
+        if not is_whole:  # only what had no gradient in the earlier steps: a layer that began at zero, sparse gradients
+            parameters = {name: p for name, p in parameters.items() if self._num_nonzero.get(name, 0) < _NUM_SNAPSHOTS}
+        gradients = []
+        for name, parameter in parameters.items():
+            if parameter.grad is None:
+                continue
+            found = sketch(name, parameter.grad if scale is None else parameter.grad / scale)
+            self._num_nonzero[name] = self._num_nonzero.get(name, 0) + bool(found.norm or found.num_bad)
+            if is_whole or found.norm or found.num_bad:
+                gradients.append(found)
+        if is_whole and step not in self._snapshots:
+            self._snapshots[step] = Snapshot(step, [], [sketch(name, buffer) for name, buffer in self._named_buffers()])
+        if is_whole or gradients:
+            snapshot = self._snapshots.setdefault(step, Snapshot(step, []))
+            snapshot.gradients.extend(gradients)
+            snapshot.weights.extend(sketch(name, parameter) for name, parameter in parameters.items() if is_whole)
         self.aside_ns += time.perf_counter_ns() - start_ns
 
     def _named(self, optimizer: Any, position: int) -> dict[str, torch.Tensor]:
@@ -123,12 +150,13 @@ class FingerprintRecorder:
     def end_snapshots(self) -> None:
         """Stops recording gradients, because timing begins. Must not be called from an optimizer's pre-step hook: torch
         is iterating over the hooks then."""
+        self._is_over = True
         self._handle.remove()
 
     def take_snapshots(self) -> list[Snapshot]:
         """The snapshots that were not returned before. Call it after the warm-up, when they are complete."""
-        told, self._num_told = self._num_told, len(self._gradients)
-        return [Snapshot(step, self._gradients[step], self._buffers[step]) for step in range(told, self._num_told)]
+        snapshots, self._snapshots = self._snapshots, {}
+        return list(snapshots.values())
 
     # --- all weights --------------------------------------------------------------------------------------------------
 

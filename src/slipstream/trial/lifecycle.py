@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from slipstream.observe.recorder import Recorder, Sink
-from slipstream.records import Ended, Ending, Message, Recipe, Role, Tick, Told
+from slipstream.records import Ended, Ending, Message, Precision, Recipe, Role, Tick, Told
 from slipstream.seams.import_hooks import ImportHooks
 from slipstream.wire.spool import MemorySink, Spool
 
@@ -43,6 +43,8 @@ class TrialSettings(msgspec.Struct, frozen=True):
     recipe: Recipe = Recipe()  # for run and race
     # only for race
     role: Role = "base"
+    precision: Precision = "fp32"  # role `rounding`: whose rounding is added
+    draw: int = 0
     baton: str = ""  # a Unix socket
     tick: Tick = "optimizer"
     seed: int = 0

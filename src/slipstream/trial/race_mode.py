@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from slipstream.trial.baton import Baton
     from slipstream.trial.fingerprint import FingerprintRecorder
     from slipstream.trial.lifecycle import ScriptRun
+    from slipstream.trial.printed_metrics import PrintedMetrics
 
 
 class RaceMode:
@@ -26,11 +27,13 @@ class RaceMode:
         self._seeds = Patches(run.complain, lambda: False)
         self._baton: Baton | None = None
         self._fingerprint: FingerprintRecorder
+        self._metrics: PrintedMetrics
         self._limit: Limit | None = None  # of a memory fit
 
     def start(self) -> None:
         settings, import_hooks = self._run.settings, self._run.import_hooks
-        Seeding(settings.seed, SHIFT if settings.role == "seed" else 0, self._seeds).install(import_hooks)
+        shift = SHIFT * (1 + settings.draw) if settings.role == "seed" else 0
+        Seeding(settings.seed, shift, self._seeds).install(import_hooks)
         import_hooks.when_imported("torch", self._on_torch)
 
     def start_child(self) -> None:
@@ -58,6 +61,7 @@ class RaceMode:
     def _install(self, torch: Any) -> None:
         from slipstream.trial.baton import Baton
         from slipstream.trial.fingerprint import FingerprintRecorder
+        from slipstream.trial.printed_metrics import PrintedMetrics
         from slipstream.trial.step_count import StepCount
 
         run, settings = self._run, self._run.settings
@@ -68,10 +72,12 @@ class RaceMode:
         run.context = context = run.apply_recipe(settings.recipe, patches, run.complain, settings.role == "proof")
         context.is_racing = True
         context.technique = "fingerprint"  # what follows is not part of a technique
-        if settings.role in ("rounding", "coarse"):
-            from slipstream.trial.numerics_controls import Coarsen, Nudge
+        if settings.role == "rounding":
+            from slipstream.trial.rounding_noise import RoundingNoise
 
-            context.on_model(Nudge() if settings.role == "rounding" else Coarsen())
+            noise = RoundingNoise(settings.precision, settings.draw)
+            noise.install(patches)
+            context.on_model(noise)
         baton = self._baton = Baton(settings.baton, settings.warm_up)
         fingerprint = self._fingerprint = FingerprintRecorder(
             lambda: baton.num_ticks, by_hand=settings.tick == "backward"
@@ -80,6 +86,8 @@ class RaceMode:
         fingerprint.install(patches)
         if settings.role == "fit":
             self._limit_memory(fingerprint)
+        self._metrics = PrintedMetrics(lambda: baton.num_ticks)
+        self._metrics.install(patches)
         step_count = StepCount()
         step_count.install(patches, early)
         baton.count_samples = step_count.count_samples
@@ -138,6 +146,7 @@ class RaceMode:
         return Report(
             losses=fingerprint.take_losses(),
             snapshots=fingerprint.take_snapshots(),
+            metrics=self._metrics.take(),
             digests=[(baton.num_ticks, fingerprint.digest() if limit is None else "")],
             device_peak_bytes=peak_bytes,
             device_free_bytes=free_bytes,

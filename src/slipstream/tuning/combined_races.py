@@ -9,6 +9,7 @@ import msgspec
 from slipstream.recipe.conflicts import conflict_with
 from slipstream.records import Decision, Numerics, Recipe, Speed, Verdict
 from slipstream.report.text.numbers import times
+from slipstream.report.text.numerics import describe_numerics
 from slipstream.tuning.budget import TOTAL_SHARE
 from slipstream.tuning.candidates import Candidate
 from slipstream.tuning.comparison import Comparison
@@ -53,7 +54,7 @@ def _add(
         numerics = _check_numerics(state, comparison)
         if numerics.is_sound is not True:
             decision = "unsure" if numerics.is_sound is None else "rejected"
-            reason = f"not sound beside {recipe}: {numerics.reason}"
+            reason = f"not sound beside {recipe}: {describe_numerics(numerics)}"
     verdict = msgspec.structs.replace(verdict, decision=decision, reason=reason, numerics=numerics, kind="cumulative")
     state.decide(verdict)
     if decision != "kept":

@@ -9,8 +9,9 @@ import msgspec
 
 from slipstream.records import Choice, Decision, Numerics, Recipe, Speed, TrialRecord, Verdict
 from slipstream.report.text.numbers import times
+from slipstream.report.text.numerics import describe_numerics
 from slipstream.tuning.comparison import LUCK, Comparison, Outcome
-from slipstream.tuning.numerics import CONTROL_SHARE
+from slipstream.tuning.numerics import PROOF_SHARE
 from slipstream.tuning.state import TuningState
 from slipstream.tuning.trials import RaceError, RecipeTrials
 from slipstream.tuning.verdicts import describe
@@ -87,7 +88,7 @@ def _race_in_halves(state: TuningState, comparison: Comparison, is_last: bool) -
     life."""
     recipe, budget = comparison.trials.recipe, state.budget
     is_owed = _owes_proof(state, recipe, state.pool.record(state.trials(recipe)))
-    end_s = budget.moment_s(CONTROL_SHARE * (state.numerics_check.num_control_runs(state.claim(recipe)) + is_owed))
+    end_s = budget.moment_s(state.numerics_check.share_owed(state.claim(recipe)) + PROOF_SHARE * is_owed)
 
     def deadline_s() -> float:
         is_over = not is_last and comparison.is_unpromising() and budget.now_s() < budget.moment_s(TURNING_SHARE)
@@ -198,9 +199,9 @@ def _weigh(
     if lost is not None:
         return lost
     if numerics is not None and numerics.is_sound is False:
-        return "rejected", f"is not sound: {numerics.reason}"
+        return "rejected", f"is not sound: {describe_numerics(numerics)}"
     if numerics is None or numerics.is_sound is None:
-        why = f": {numerics.reason}" if numerics is not None else ""
+        why = f": {describe_numerics(numerics)}" if numerics is not None else ""
         return "unsure", f"was faster in the final race, but its numerics could not be checked{why}"
     speed = comparison.speed()
     assert speed is not None

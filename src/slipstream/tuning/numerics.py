@@ -1,25 +1,33 @@
-"""Checks the numerics of a recipe: compares the fingerprint of its trial with the base's, with tolerances from
-controls. Controls and proofs run only if a verdict depends on them. They are not timed, and end immediately
-afterwards."""
+"""Checks the numerics of a recipe: compares the fingerprint of its trial with the base's, and with those of controls that
+show what rounding and chance do to this training. Controls and proofs run only if a verdict depends on them. They are
+not timed, and end immediately afterwards."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from slipstream.records import Fingerprint, Numerics, NumericsClass, Recipe, Role, TrialRecord
+from slipstream.records import (
+    RANDOM_DRAWS,
+    Fingerprint,
+    Numerics,
+    NumericsClass,
+    Precision,
+    Recipe,
+    TrialRecord,
+)
 from slipstream.tuning.block_length import typical_step_s
 from slipstream.tuning.budget import Budget
 from slipstream.tuning.trials import RecipeTrials, TrialPool
-from slipstream.verify.numerics import judge
+from slipstream.verify.numerics import Controls, judge
 
-CONTROL_SHARE = 0.05  # of the budget: the most that one untimed trial may take
+CONTROL_SHARE = 0.1  # of the budget: the most that all controls may take, beyond the first block of each
+PROOF_SHARE = 0.05  # of the budget: the most that the trial of a proof may take
 MIN_CURVE = 40  # steps, if there is time: shorter loss curves show little
 TIMING_S = 2.0
-COARSE_STEPS = 5  # only the gradients of its first steps are needed
-_BANDS: tuple[Role, ...] = ("rounding", "seed", "coarse")
+NUM_SEEDS = 3
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -27,6 +35,7 @@ class Claim(msgspec.Struct, frozen=True):
     numbers can only be compared with the base by its loss curve, whatever its other techniques are."""
 
     numerics: NumericsClass
+    precision: Precision = "fp32"  # that an approximate recipe computes in
     is_redrawn: bool = False
     needs_proof: bool = False  # timed with its own random numbers, proved with the base's
 
@@ -42,7 +51,9 @@ class NumericsCheck:
         self._pool = pool
         self._budget = budget
         self.bases = [base]  # several starts of the same script with the same seed, which compute the same
-        self._bands: dict[Role, Fingerprint | None] = {}
+        self._rounding: dict[Precision, list[RecipeTrials]] = {}
+        self._seeds: list[RecipeTrials] = []
+        self._spent_s = 0.0  # on controls
         self.control: RecipeTrials | None = None  # the A/A control, once it has run
 
     @property
@@ -53,12 +64,13 @@ class NumericsCheck:
         """Checks a timed trial with the controls that have already run. For verdicts that do not depend on the
         result."""
         claimed = claim.judged_as(is_timed=self.needs_proof(claim, record))
-        return self._named(claim, self._judge(claimed, record.fingerprint))
+        return self._judge(claim, claimed, record.fingerprint)
 
     def needs_proof(self, claim: Claim, record: TrialRecord) -> bool:
         """Whether a separate proof is needed. It is not if the timed trial itself passes with the base's random
         numbers, as it does for a model that draws none."""
-        return claim.needs_proof and not self._judge(claim.judged_as(is_timed=False), record.fingerprint).is_sound
+        is_sound = self._judge(claim, claim.judged_as(is_timed=False), record.fingerprint).is_sound
+        return claim.needs_proof and not is_sound
 
     def has_proved(self, recipe: Recipe) -> bool:
         return bool(self._pool.trials("proof", recipe).past)
@@ -67,61 +79,79 @@ class NumericsCheck:
         """Checks a timed trial with all controls that are needed to keep a recipe. `is_last`: no further check
         follows."""
         if self._base.num_steps < min(MIN_CURVE, num_steps):  # in a resumed tuning the base may not have run yet
-            self._run(self._base, MIN_CURVE)
-        # A trial that equals the base bit for bit needs no tolerances.
-        if not self._judge("identical", record.fingerprint).is_sound:
-            num_wanted = max(MIN_CURVE, num_steps) * (1 if is_last else 2)  # later trials may run longer than this one
-            wanted: dict[Role, int] = {"rounding": num_wanted, "seed": num_wanted}
-            if claim.numerics == "approximate":
-                wanted["coarse"] = COARSE_STEPS
-            self._run_controls({role: number for role, number in wanted.items() if role not in self._bands})
-        return self.quick_check(claim, record)
+            self._run(self._base, MIN_CURVE, PROOF_SHARE * self._budget.budget_s)
+        num_wanted = max(MIN_CURVE, num_steps) * (1 if is_last else 2)  # later trials may run longer than this one
+        return self._checked(claim, num_wanted, lambda: self.quick_check(claim, record))
 
-    def num_control_runs(self, claim: Claim) -> int:
-        """How many controls a full check still has to run. A trial that equals the base bit for bit needs none."""
-        if claim.numerics == "identical":
-            return 0
-        wanted = _BANDS if claim.numerics == "approximate" else ("rounding", "seed")
-        return sum(role not in self._bands for role in wanted)
+    def share_owed(self, claim: Claim) -> float:
+        """The share of the budget that the controls of a full check may still take. A trial that equals the base bit
+        for bit needs none."""
+        is_run = bool(self._seeds) if claim.is_redrawn else claim.precision in self._rounding
+        if claim.numerics == "identical" or is_run:
+            return 0.0
+        return max(0.0, CONTROL_SHARE - self._spent_s / self._budget.budget_s)
 
     def prove(self, claim: Claim, recipe: Recipe, num_steps: int) -> Numerics:
         """Checks the recipe in a separate trial with the base's random numbers."""
-        proof = self._run(self._pool.trials("proof", recipe), max(MIN_CURVE, num_steps))
-        if proof is None or not proof.losses:
-            return Numerics(claim.numerics, None, "the trial that was to prove it did not reach a step")
-        return self._named(claim, self._judge(claim.judged_as(is_timed=False), proof))
+        trials, num_wanted = self._pool.trials("proof", recipe), max(MIN_CURVE, num_steps)
+        self._run(trials, num_wanted, PROOF_SHARE * self._budget.budget_s)
+        proof = self._pool.record(trials).fingerprint
+        if not proof.losses:
+            return Numerics(claim.numerics, None, basis="no_proof")
+        claimed = claim.judged_as(is_timed=False)
+        return self._checked(claim, num_wanted, lambda: self._judge(claim, claimed, proof))
 
-    def _named(self, claim: Claim, numerics: Numerics) -> Numerics:
+    def _checked(self, claim: Claim, num_steps: int, check: Callable[[], Numerics]) -> Numerics:
+        """The result of `check` after the controls that it asks for have run."""
+        numerics = check()
+        if numerics.basis == "no_control" and claim.precision not in self._rounding:
+            num_draws = RANDOM_DRAWS + (claim.precision != "fp32")
+            draws = [RecipeTrials("rounding", Recipe(), claim.precision, draw) for draw in range(num_draws)]
+            self._rounding[claim.precision] = draws
+            self._run_controls(draws, num_steps)
+            numerics = check()
+        needs_seeds = numerics.basis == "no_seeds" or (numerics.is_sound and numerics.horizon_steps is not None)
+        if needs_seeds and not self._seeds:
+            self._seeds = [RecipeTrials("seed", Recipe(), draw=draw) for draw in range(NUM_SEEDS)]
+            self._run_controls(self._seeds, num_steps)
+            numerics = check()
+        return numerics
+
+    def _judge(self, claim: Claim, claimed: NumericsClass, candidate: Fingerprint) -> Numerics:
+        base = self._pool.record(self._base).fingerprint
+        repeat = self._fingerprints([self.control] if self.control is not None else [])
+        controls = Controls(
+            repeat[0] if repeat else None,
+            self._fingerprints(self._rounding.get(claim.precision, [])),
+            self._fingerprints(self._seeds),
+        )
+        numerics = judge(claimed, base, candidate, controls, claim.precision)
         return msgspec.structs.replace(numerics, claimed=claim.numerics)
 
-    def _judge(self, claimed: NumericsClass, candidate: Fingerprint) -> Numerics:
-        base = self._pool.record(self._base).fingerprint
-        control = self._pool.record(self.control).fingerprint if self.control is not None else Fingerprint()
-        rounding, seed, coarse = (self._bands.get(role) for role in _BANDS)
-        return judge(claimed, base, candidate, control if control.losses else None, rounding, seed, coarse)
+    def _fingerprints(self, all_trials: Sequence[RecipeTrials]) -> list[Fingerprint]:
+        found = [self._pool.record(trials).fingerprint for trials in all_trials]
+        return [one for one in found if one.losses]
 
-    def _run_controls(self, wanted: Mapping[Role, int]) -> None:
-        """Runs controls. The first two start at the same time, before either runs steps: only one trial runs at a
-        time."""
-        all_trials = {role: self._pool.trials(role, Recipe()) for role in wanted}
-        together = list(all_trials.values())[:2] if not self._pool.is_relaunching() else []
-        for trials, following in itertools.zip_longest(together, together[1:]):
-            self._pool.expect(following)
-            self._pool.enter(trials)  # a failure is ignored here: it is started again for its run
-        for role, trials in all_trials.items():
-            self._bands[role] = self._run(trials, wanted[role])
+    def _run_controls(self, all_trials: Sequence[RecipeTrials], num_steps: int) -> None:
+        """Runs controls for `num_steps`, or until the time for controls is used up. Each runs one block at least. The
+        next one starts while one enters: only one trial runs at a time."""
+        begun_s = self._budget.now_s()
+        for at, (trials, following) in enumerate(itertools.zip_longest(all_trials, all_trials[1:])):
+            left_s = CONTROL_SHARE * self._budget.budget_s - self._spent_s - (self._budget.now_s() - begun_s)
+            if not self._pool.is_relaunching():
+                self._pool.expect(following)
+            self._run(trials, num_steps, left_s / (len(all_trials) - at))
+        self._spent_s += self._budget.now_s() - begun_s
 
-    def _run(self, trials: RecipeTrials, num_steps: int) -> Fingerprint | None:
-        """Runs a trial for `num_steps`, or until its share of the time is used up. None if it could not start."""
+    def _run(self, trials: RecipeTrials, num_steps: int, seconds: float) -> None:
+        """Runs a trial for `num_steps`, or until the seconds, of which its start takes some, are used up."""
+        deadline_s = self._budget.now_s() + seconds
         if self._pool.enter(trials):
-            return None
-        deadline_s = self._budget.now_s() + CONTROL_SHARE * self._budget.budget_s
+            return
         step_s = typical_step_s(self._base.timings) or 0.1
         block = max(1, min(num_steps, round(TIMING_S / step_s)))
-        while trials.num_steps < num_steps and self._budget.now_s() < deadline_s:
+        while trials.num_steps < num_steps:
             timing = self._pool.run_block(trials, -1, block, 1)
-            if timing.failure or timing.is_last:
+            if timing.failure or timing.is_last or self._budget.now_s() >= deadline_s:
                 break
-        record = self._pool.record(trials)
         self._pool.leave(trials)
-        return record.fingerprint

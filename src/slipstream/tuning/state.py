@@ -10,7 +10,18 @@ import msgspec
 from slipstream.diagnose.selection import epoch_steps
 from slipstream.diagnose.training_time import training_length
 from slipstream.recipe.conflicts import Conflict, conflict_with
-from slipstream.records import Choice, Decision, Numerics, Recipe, Session, Speed, TrialRecord, Verdict
+from slipstream.records import (
+    ROUNDOFF,
+    Choice,
+    Decision,
+    Numerics,
+    Precision,
+    Recipe,
+    Session,
+    Speed,
+    TrialRecord,
+    Verdict,
+)
 from slipstream.techniques._core.catalogue import Technique
 from slipstream.tuning.block_length import BlockPlan, evened, typical_step_s
 from slipstream.tuning.budget import Budget
@@ -180,7 +191,18 @@ class TuningState:
     def claim(self, recipe: Recipe) -> Claim:
         cards = [self.techniques[choice.technique].CARD for choice in recipe.choices]
         classes = [card.numerics for card in cards]
-        return Claim(loosest(classes), "redrawn" in classes, any(card.needs_proof for card in cards))
+        return Claim(
+            loosest(classes), self._precision(recipe), "redrawn" in classes, any(card.needs_proof for card in cards)
+        )
+
+    def _precision(self, recipe: Recipe) -> Precision:
+        """The coarsest precision that the recipe names, as a card or as a setting."""
+        named: list[Precision] = []
+        for choice in recipe.choices:
+            card = self.techniques[choice.technique].CARD
+            if card.numerics == "approximate":
+                named.append(card.precision or msgspec.convert(choice.setting, Precision))
+        return max(named, key=lambda precision: ROUNDOFF[precision], default="fp32")
 
     def companions(self) -> list[RecipeTrials]:
         """The base, if it fits in memory, so that every row of the table is compared with it."""

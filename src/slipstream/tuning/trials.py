@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from slipstream.records import BlockTiming, Fingerprint, Recipe, Role, TrialRecord, TrialSpec
+from slipstream.records import BlockTiming, Fingerprint, Precision, Recipe, Role, TrialRecord, TrialSpec
 from slipstream.tuning.progress import ProgressListener
 from slipstream.wire.backend import RaceBackend
 
 _NAMES: dict[Role, str] = {
     "twin": "nothing",
     "rounding": "rounding control",
-    "coarse": "coarse control",
     "seed": "seed control",
 }
 
@@ -27,9 +26,11 @@ class RaceError(Exception):
 class RecipeTrials:
     """One recipe in one role, with its running trial and the records of earlier ones."""
 
-    def __init__(self, role: Role, recipe: Recipe) -> None:
+    def __init__(self, role: Role, recipe: Recipe, precision: Precision = "fp32", draw: int = 0) -> None:
         self.role = role
         self.recipe = recipe
+        self._precision: Precision = precision
+        self._draw = draw
         self.trial: int | None = None  # the running trial
         self.past: list[TrialRecord] = []
         self.timings: list[BlockTiming] = []
@@ -39,6 +40,9 @@ class RecipeTrials:
     @property
     def name(self) -> str:
         return _NAMES.get(self.role) or (f"proof of {self.recipe}" if self.role == "proof" else str(self.recipe))
+
+    def spec(self, ident: int) -> TrialSpec:
+        return TrialSpec(ident, self.role, self.recipe, self._precision, self._draw)
 
     @property
     def num_steps(self) -> int:
@@ -82,7 +86,7 @@ class TrialPool:
         """Announces the trials that enter next. They may be started while another trial enters."""
         if trials is not None and trials.trial is None and id(trials) not in self._expected:
             ident = self._expected[id(trials)] = next(self._idents)
-            self._backend.expect(TrialSpec(ident, trials.role, trials.recipe))
+            self._backend.expect(trials.spec(ident))
 
     def enter(self, trials: RecipeTrials) -> str:
         """Starts a trial if none is running. Returns "", or why it failed."""
@@ -93,7 +97,7 @@ class TrialPool:
         ident = self._expected.pop(id(trials), None)
         ident = next(self._idents) if ident is None else ident
         self._tell.entering(trials.name)
-        failure = self._backend.enter(TrialSpec(ident, trials.role, trials.recipe))
+        failure = self._backend.enter(trials.spec(ident))
         if failure:
             self._file(trials, ident)
         else:
@@ -122,7 +126,7 @@ class TrialPool:
     def record(self, trials: RecipeTrials) -> TrialRecord:
         """The merged record of all its trials."""
         now = [self._backend.record(trials.trial)] if trials.trial is not None else []
-        return merged([*trials.past, *now]) or TrialRecord(TrialSpec(-1, trials.role, trials.recipe))
+        return merged([*trials.past, *now]) or TrialRecord(trials.spec(-1))
 
     def release(self, trials: RecipeTrials) -> None:
         """Allows the pool to end the trial when memory is needed."""

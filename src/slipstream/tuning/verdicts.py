@@ -7,6 +7,7 @@ import msgspec
 from slipstream.diagnose.statistics import median
 from slipstream.records import Choice, Decision, Numerics, Speed, TrialRecord, Verdict
 from slipstream.report.text.numbers import in_bytes, times
+from slipstream.report.text.numerics import describe_numerics
 from slipstream.tuning.block_length import typical_step_s
 from slipstream.tuning.candidates import HOPELESS
 from slipstream.tuning.comparison import WORTH, Comparison
@@ -49,9 +50,11 @@ def judge_numerics(state: TuningState, comparison: Comparison, verdict: Verdict,
     if numerics_check.needs_proof(claim, record) and numerics.is_sound is not False:
         numerics = numerics_check.prove(claim, recipe, comparison.trials.num_steps)
     if numerics.is_sound is None:
-        return _with(verdict, "unsure", f"faster, but its numerics could not be checked: {numerics.reason}", numerics)
+        return _with(
+            verdict, "unsure", f"faster, but its numerics could not be checked: {describe_numerics(numerics)}", numerics
+        )
     if not numerics.is_sound:
-        return _with(verdict, "rejected", f"faster, but not sound: {numerics.reason}", numerics)
+        return _with(verdict, "rejected", f"faster, but not sound: {describe_numerics(numerics)}", numerics)
     return _with(verdict, "kept", _paid(verdict), numerics)
 
 

@@ -1,112 +1,69 @@
-"""Decides whether a candidate trained like the base.
-
-It compares the fingerprints of two trials by the numerics class that the recipe claims. It uses only fingerprints, no
-tensors and no techniques. docs/numerics.md explains the tolerances.
-"""
+"""Decides whether a candidate trains like the base, from the fingerprints of their trials and of controls. It uses no
+tensors and no techniques. docs/numerics.md explains the tests."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from slipstream.records import Fingerprint, Numerics, NumericsClass
-from slipstream.verify.loss_curves import (
-    Curve,
+import msgspec
+
+from slipstream.records import (
+    RANDOM_DRAWS,
+    Fingerprint,
+    Numerics,
+    NumericsBasis,
+    NumericsClass,
+    NumericsFault,
+    Precision,
+)
+from slipstream.verify.step_test import REORDERED, Allowance, StepTest, approximate
+from slipstream.verify.trajectory import (
+    MIN_REFERENCES,
     added_up,
     common_steps,
     curves,
+    curves_of,
+    find_horizon,
+    find_level_fault,
+    find_metric_fault,
     find_non_finite,
-    find_stray_step,
-    find_stray_window,
     is_divided,
+    level_windows,
     worst_loss,
 )
-from slipstream.verify.tensor_distance import buffer_gaps, gradient_gaps, weak_gradients
-from slipstream.verify.tolerances import (
-    APPROXIMATE,
-    NO_PRECISION,
-    REORDERED,
-    SMALL,
-    Tolerance,
-    find_buffer_fault,
-    find_gradient_fault,
-    percent,
-    worst_error,
-)
 
-# Relative floors of the losses, at the first step and later. A skipped batch moves a loss by a percent or more,
-# rounding by 1e-7, and bfloat16 by at most 1e-3.
-_LOSS_FLOORS: dict[NumericsClass, tuple[float, float]] = {"reordered": (1e-5, 1e-4), "approximate": (5e-3, 5e-3)}
-_NO_PRECISION_LOSS = (1e-2, 1e-2)
-_TIMES = 30.0  # times the deviation of the rounding control's losses
-_COARSE_TIMES = 8.0  # times the deviation of the coarse control's losses
-_GRADIENT_TIMES = 1.0  # times the relative deviation of gradients that passed
+MIN_SEEDS = MIN_REFERENCES - 1  # controls with another seed; the base is the third training
+
+
+class Controls(msgspec.Struct, frozen=True):
+    """Trials that are correct by construction. `repeat` is the base again. `rounding` are draws of the noise of the
+    claimed precision, and `seeds` trainings with other seeds."""
+
+    repeat: Fingerprint | None = None
+    rounding: Sequence[Fingerprint] = ()
+    seeds: Sequence[Fingerprint] = ()
+
+
+NO_CONTROLS = Controls()
 
 
 def judge(
     claimed: NumericsClass,
     base: Fingerprint,
     candidate: Fingerprint,
-    control: Fingerprint | None = None,
-    rounding: Fingerprint | None = None,
-    seed: Fingerprint | None = None,
-    coarse: Fingerprint | None = None,
+    controls: Controls = NO_CONTROLS,
+    precision: Precision = "fp32",
 ) -> Numerics:
-    """Judges the candidate's numerics against the base.
-
-    `control` repeats the base, `rounding` is the base perturbed by one ulp, `coarse` is the base with weights rounded
-    to bfloat16, and `seed` is the base with another seed. Without them the tolerances are narrower or fewer steps are
-    judged. The result's `is_sound` is None if the records do not decide it.
-    """
+    """Judges the candidate's numerics against the base. `is_sound` of the result is None if the records do not decide
+    it: `basis` then says what is missing. `precision` is the one that an `approximate` recipe names."""
     # With accumulation, the shares add up to the batch's loss.
     if claimed != "identical" and is_divided(base, candidate):
         base, candidate = added_up(base), added_up(candidate)
-        control, rounding, seed, coarse = (one and added_up(one) for one in (control, rounding, seed, coarse))
-    check = _CandidateCheck(claimed, base, candidate, control, rounding, seed, coarse)
-    if check.num_common == 0:
-        unseen = "no loss was seen" if not candidate.losses or not base.losses else "no step was seen in both"
-        return Numerics(claimed, None, unseen)
-    fault = find_non_finite(base, candidate)
-    if fault:
-        return check.unsound(fault)
-    if claimed == "different":
-        return check.sound("changes the training by design; its losses are finite, and nothing else is checked")
-    difference = first_difference(base, candidate)
-    if not difference:
-        beyond = "" if claimed == "identical" else f", stricter than {claimed}"
-        return check.sound(f"bit-equal in {check.num_common} steps{beyond}")
-    if claimed == "identical":
-        return check.identical(difference)
-    if claimed == "redrawn":
-        return check.redrawn()
-    return check.close(claimed)
-
-
-def first_difference(base: Fingerprint, other: Fingerprint) -> str:
-    """The first bit in which two trainings differ, as half a sentence; "" if they are equal."""
-    num_both = min(len(base.losses), len(other.losses))
-    if base.losses[:num_both] == other.losses[:num_both]:
-        return _digest_difference(base, other)
-    ours_by_step, others_by_step = Counter(step for step, _ in base.losses), Counter(step for step, _ in other.losses)
-    last = min(max(ours_by_step, default=0), max(others_by_step, default=0))  # this step may still lack a loss
-    for step in sorted(ours_by_step):
-        if step < last and others_by_step[step] != ours_by_step[step]:
-            return (
-                f"backward ran {others_by_step[step]} times in step {step}, and the base's {ours_by_step[step]} times"
-            )
-    for ours, theirs in zip(curves(base), curves(other), strict=False):
-        for step in common_steps(ours, theirs):
-            if ours[step] != theirs[step]:
-                return f"the loss differs first at step {step}: {theirs[step]!r} against {ours[step]!r}"
-    return _digest_difference(base, other)
-
-
-def _digest_difference(base: Fingerprint, other: Fingerprint) -> str:
-    theirs = dict(other.digests)
-    for step, digest in base.digests:
-        if theirs.get(step, digest) != digest:
-            return f"weights or buffers differ after step {step}, though the losses until then are the same"
-    return ""
+        repeat = added_up(controls.repeat) if controls.repeat is not None else None
+        controls = Controls(repeat, list(map(added_up, controls.rounding)), list(map(added_up, controls.seeds)))
+    return _CandidateCheck(claimed, base, candidate, controls, precision).result()
 
 
 class _CandidateCheck:
@@ -117,116 +74,140 @@ class _CandidateCheck:
         claimed: NumericsClass,
         base: Fingerprint,
         candidate: Fingerprint,
-        control: Fingerprint | None,
-        rounding: Fingerprint | None,
-        seed: Fingerprint | None,
-        coarse: Fingerprint | None,
+        controls: Controls,
+        precision: Precision,
     ) -> None:
-        self.claimed = claimed
-        self.base = base
-        self.candidate = candidate
-        self.coarse = coarse
-        self.control = control
-        self.rounding = rounding
-        self.seed = seed
-        self.pairs = list(zip(curves(base), curves(candidate), strict=False))
-        self.num_common = max((len(common_steps(*pair)) for pair in self.pairs), default=0)
+        self._claimed = claimed
+        self._base = base
+        self._candidate = candidate
+        self._controls = controls
+        self._precision: Precision = precision if claimed == "approximate" else "fp32"
+        self._pairs = list(zip(curves(base), curves(candidate), strict=False))
+        self._num_steps = max((len(common_steps(*pair)) for pair in self._pairs), default=0)
+
+    def result(self) -> Numerics:
+        if self._num_steps == 0:
+            is_seen = bool(self._candidate.losses and self._base.losses)
+            return self._undecided("no_common_step" if is_seen else "no_loss")
+        if fault := find_non_finite(self._base, self._candidate):
+            return self._decided("finite", fault)
+        if self._claimed == "different":
+            return self._decided("finite")
+        difference = first_difference(self._base, self._candidate)
+        if difference is None:
+            return self._decided("bits")
+        if self._claimed == "identical" and self._is_repeatable:
+            return self._decided("bits", difference)
+        if self._claimed == "redrawn":
+            return self._by_curve()
+        return self._by_tensors(approximate(self._precision) if self._claimed == "approximate" else REORDERED)
 
     @cached_property
-    def is_repeatable(self) -> bool:
-        return self.control is None or not first_difference(self.base, self.control)
+    def _is_repeatable(self) -> bool:
+        repeat = self._controls.repeat
+        return repeat is None or first_difference(self._base, repeat) is None
 
     @property
-    def own_control(self) -> Fingerprint | None:
-        """The control, if it does not repeat the base. It then shows how much the script varies by itself."""
-        return None if self.is_repeatable else self.control
+    def _own_spread(self) -> list[Fingerprint]:
+        """The base's repetition, if it differs: the script then varies by itself."""
+        repeat = self._controls.repeat
+        return [] if repeat is None or self._is_repeatable else [repeat]
 
-    @cached_property
-    def controls(self) -> list[Fingerprint]:
-        """Controls that are correct by construction and differ from the base only by rounding."""
-        return [one for one in (self.rounding, self.own_control) if one is not None]
+    def _by_curve(self) -> Numerics:
+        """Judges a candidate that drew other random numbers, by the level of its losses."""
+        references = [*self._controls.seeds, *self._own_spread]
+        if len(references) < MIN_SEEDS:
+            return self._undecided("no_seeds")
+        fault = self._find_level_fault(references, [0] * len(self._pairs))
+        fault = fault or find_metric_fault(self._base, self._candidate, self._controls.repeat, references)
+        return self._decided("curve", fault)
 
-    @cached_property
-    def redraws(self) -> list[Fingerprint]:
-        """Controls that are correct by construction and differ from the base only by chance."""
-        return [one for one in (self.seed, self.own_control) if one is not None]
+    def _by_tensors(self, allowance: Allowance) -> Numerics:
+        """Judges a candidate with the same batches and the same mathematics by gradients, updates, buffers and
+        losses."""
+        draws = [*self._controls.rounding, *self._own_spread]
+        if not self._base.snapshots or not self._candidate.snapshots:
+            return self._undecided("no_gradient")
+        if len(draws) < RANDOM_DRAWS:  # fewer do not show how far chance goes
+            return self._undecided("no_control")
+        step_test = StepTest(self._base, self._candidate, draws, allowance)
+        facts = {
+            "worst_gradient": step_test.worst_gradient,
+            "num_tensors": len(step_test.tensors),
+            "num_evidence": len(step_test.evidence),
+        }
+        if not step_test.tensors:
+            return self._undecided("no_gradient")
+        if step_test.fault:
+            return self._decided("tensors", step_test.fault, **facts)
+        if not step_test.has_enough_evidence():
+            return self._undecided("little_evidence", **facts)
+        ends, fault = [], None
+        for number, (ours, theirs) in enumerate(self._pairs):
+            horizon = find_horizon(ours, curves_of(draws, number), allowance.times)
+            fault = fault or horizon.find_fault(ours, theirs)
+            ends.append(horizon.num_steps)
+        references = [*draws, *self._controls.seeds]
+        fault = fault or self._find_level_fault(references, ends)
+        fault = fault or find_metric_fault(self._base, self._candidate, self._controls.repeat, references)
+        end = min(ends)
+        is_reached = end <= max(step for pair in self._pairs for step in common_steps(*pair))
+        return self._decided("tensors", fault, horizon_steps=end if is_reached else None, **facts)
 
-    def identical(self, difference: str) -> Numerics:
-        if self.is_repeatable:
-            return self.unsound(difference)
-        verdict = self.close("reordered") if self.base.snapshots and self.candidate.snapshots else self.redrawn()
-        reason = f"the script does not repeat itself bit for bit; compared with its A/A control: {verdict.reason}"
-        return Numerics(self.claimed, verdict.is_sound, reason, verdict.worst_gradient, verdict.worst_loss)
-
-    def redrawn(self) -> Numerics:
-        for number, (ours, theirs) in enumerate(self.pairs):
-            fault = find_stray_window(ours, theirs, _curves_of(self.redraws, number))
-            if fault:
-                return self.unsound(fault)
-        band = "the band of another seed" if self.redraws else "what chance explains"
-        return self.sound(f"the loss curve stays within {band} in {self.num_common} steps")
-
-    def close(self, judged: NumericsClass) -> Numerics:
-        """Judges a candidate with the same batches and the same mathematics by gradients, buffers and losses."""
-        is_approximate = judged == "approximate"
-        likes = [*self.controls, *([self.coarse] if is_approximate and self.coarse is not None else [])]
-        found = gradient_gaps(self.base, self.candidate, SMALL)
-        if not any(gaps.tensors for gaps in found.values()):
-            return Numerics(self.claimed, None, "no gradient was seen", worst_loss=self._worst_loss())
-        off = worst_error(found)
-        band = APPROXIMATE if is_approximate else REORDERED
-        fault = self._fault(band, likes) or self._loss_fault(_LOSS_FLOORS[judged], likes)
-        if not fault:
-            losses = _describe_error("losses", self._worst_loss() or 0.0)
-            return self.sound(f"{_describe_error('gradients', off)} at first, {losses} in {self.num_common} steps", off)
-        is_unknown = is_approximate and self.coarse is None
-        if not is_unknown or self._fault(NO_PRECISION, likes) or self._loss_fault(_NO_PRECISION_LOSS, likes):
-            return self.unsound(fault, off)
-        reason = f"{fault}; without the coarse control it is unknown whether its precision explains that"
-        return Numerics(self.claimed, None, reason, off, self._worst_loss())
-
-    def _fault(self, band: Tolerance, likes: list[Fingerprint]) -> str:
-        negligible = band.negligible if self.controls else SMALL
-        weak = weak_gradients(self.base, self.controls) if band is not REORDERED else set()
-        gradients = gradient_gaps(self.base, self.candidate, negligible, weak)
-        buffers = buffer_gaps(self.base, self.candidate)
-        if not likes:  # later steps deviate by themselves, by an unknown amount
-            first = min(gradients)
-            gradients, buffers = {first: gradients[first]}, {first: buffers[first]}
-        fault = find_gradient_fault(
-            band, gradients, [gradient_gaps(self.base, like, negligible, weak) for like in likes]
-        )
-        return fault or find_buffer_fault(band, buffers, [buffer_gaps(self.base, like) for like in likes], gradients)
-
-    def _loss_fault(self, floors: tuple[float, float], likes: list[Fingerprint]) -> str:
-        """Judges the losses. Deviations that the gradients were allowed also appear in later losses."""
-        found = gradient_gaps(self.base, self.candidate, SMALL).values()
-        later = max([floors[1], *(_GRADIENT_TIMES * gaps.together for gaps in found)])
-        for number, (ours, theirs) in enumerate(self.pairs):
-            redraws = _curves_of(self.redraws, number)
-            controls = [(curve, _TIMES) for curve in _curves_of(self.controls, number)]
-            controls += [(curve, _COARSE_TIMES) for curve in _curves_of(likes[len(self.controls) :], number)]
-            fault = find_stray_step(ours, theirs, controls, (floors[0], later)) or find_stray_window(
-                ours, theirs, redraws
-            )
-            if fault:
+    def _find_level_fault(self, references: Sequence[Fingerprint], starts: Sequence[int]) -> NumericsFault | None:
+        for number, ((ours, theirs), start) in enumerate(zip(self._pairs, starts, strict=True)):
+            windows = level_windows(ours, theirs, curves_of(references, number), start)
+            if fault := find_level_fault(windows):
                 return fault
-        return ""
+        return None
 
-    def _worst_loss(self) -> float | None:
-        return max((worst_loss(*pair) or 0.0 for pair in self.pairs), default=None)
+    def _undecided(self, basis: NumericsBasis, **facts: float) -> Numerics:
+        return self._numerics(None, basis, None, facts)
 
-    def sound(self, reason: str, worst_gradient: float | None = None) -> Numerics:
-        return Numerics(self.claimed, True, reason, worst_gradient, self._worst_loss())
+    def _decided(self, basis: NumericsBasis, fault: NumericsFault | None = None, **facts: float | None) -> Numerics:
+        return self._numerics(fault is None, basis, fault, facts)
 
-    def unsound(self, reason: str, worst_gradient: float | None = None) -> Numerics:
-        return Numerics(self.claimed, False, reason, worst_gradient, self._worst_loss())
+    def _numerics(
+        self,
+        is_sound: bool | None,
+        basis: NumericsBasis,
+        fault: NumericsFault | None,
+        facts: Mapping[str, float | None],
+    ) -> Numerics:
+        return Numerics(
+            self._claimed,
+            is_sound,
+            worst_loss=max((worst_loss(*pair) or 0.0 for pair in self._pairs), default=None),
+            basis=basis,
+            precision=self._precision,
+            num_steps=self._num_steps,
+            is_repeatable=self._is_repeatable,
+            fault=fault,
+            **facts,  # type: ignore[arg-type]
+        )
 
 
-def _describe_error(what: str, error: float) -> str:
-    return f"{what} off by at most {percent(error)}" if error else f"{what} the same"
+def first_difference(base: Fingerprint, other: Fingerprint) -> NumericsFault | None:
+    """The first bit in which two trainings differ."""
+    num_both = min(len(base.losses), len(other.losses))
+    if base.losses[:num_both] == other.losses[:num_both]:
+        return _digest_difference(base, other)
+    ours_by_step, others_by_step = Counter(step for step, _ in base.losses), Counter(step for step, _ in other.losses)
+    last = min(max(ours_by_step, default=0), max(others_by_step, default=0))  # this step may still lack a loss
+    for step in sorted(ours_by_step):
+        ours, theirs = ours_by_step[step], others_by_step[step]
+        if step < last and theirs != ours:
+            return NumericsFault("passes", step=step, seen=theirs, allowed=ours)
+    for our_curve, their_curve in zip(curves(base), curves(other), strict=False):
+        for step in common_steps(our_curve, their_curve):
+            if our_curve[step] != their_curve[step]:
+                return NumericsFault("loss", step=step, seen=their_curve[step], allowed=our_curve[step])
+    return _digest_difference(base, other)
 
 
-def _curves_of(fingerprints: list[Fingerprint], number: int) -> list[Curve]:
-    """The curves of the loss with this number in each step."""
-    return [found[number] for found in map(curves, fingerprints) if number < len(found)]
+def _digest_difference(base: Fingerprint, other: Fingerprint) -> NumericsFault | None:
+    theirs = dict(other.digests)
+    for step, digest in base.digests:
+        if theirs.get(step, digest) != digest:
+            return NumericsFault("weights", step=step)
+    return None

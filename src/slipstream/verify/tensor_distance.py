@@ -1,102 +1,125 @@
-"""Measures how far a trial's sketched tensors are from the base's, for each tensor and for all together. Judges
-nothing.
-"""
+"""Measures how far the sketched tensors of a trial are from the base's, for each tensor and for all together. Judges
+nothing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from statistics import median
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Literal
 
 import msgspec
 
-from slipstream.records import Fingerprint, Sketch, Snapshot
+from slipstream.records import ROUNDOFF, Fingerprint, Sketch, Snapshot, TensorKind
 
-WEAK = 1e-2
+Trouble = Literal["", "not_finite", "missing", "extra", "size"]
+WHOLE_SNAPSHOTS = 3  # later ones contain only tensors whose gradient was zero before
+NO_TENSOR = 1e-6  # relative to the largest; a tensor that the base does not have may be this large
 
 
 class TensorDistance(msgspec.Struct, frozen=True):
-    """The distance of one tensor, relative to the base's norm."""
+    """How far one tensor is from the base's, relative to the norm of the base's."""
 
-    name: str
-    norm: float  # of the base
-    error: float
-    trouble: str = ""  # a difference that has no size: "is not finite", "is missing"
-    is_count: bool = False  # a single integer: equal or not
-
-
-class TensorDistances(msgspec.Struct, frozen=True):
-    """The distances of one snapshot."""
-
-    tensors: dict[str, TensorDistance]
-    together: float = 0.0  # the error of all tensors as one vector
-    norm_ratio: float = 1.0  # norm of all tensors as one vector; 0.9 if gradients were scaled by 0.9
+    numel: int
+    base_norm: float
+    distance: float = 0.0  # absolute
+    norm: float = 0.0
+    trouble: Trouble = ""  # a difference that has no size
+    resolution: float = 0.0  # of an update: how far the rounding of the weights alone moves it
 
     @property
-    def typical(self) -> float:
-        return median([gap.error for gap in self.tensors.values() if not gap.trouble] or [0.0])
+    def error(self) -> float:
+        return _ratio(self.distance, self.base_norm)
+
+    @property
+    def norm_error(self) -> float:
+        """0.1 for a gradient that was scaled by 0.9. Rounding moves it far less than the error: it turns a gradient and
+        hardly changes its size."""
+        return _ratio(abs(self.norm - self.base_norm), self.base_norm)
 
 
-def gradient_gaps(
-    base: Fingerprint, other: Fingerprint, negligible: float, weak: Collection[str] = ()
-) -> dict[int, TensorDistances]:
-    """Distances by step, for the steps that both fingerprints contain.
-
-    A gradient smaller than `negligible` relative to the largest is measured against the largest. A gradient in `weak`
-    is measured so already if it is smaller than WEAK.
-    """
-    return {step: _gaps(left.gradients, right.gradients, negligible, weak) for step, left, right in _pairs(base, other)}
+Distances = dict[str, TensorDistance]  # by the tensor's name
 
 
-def buffer_gaps(base: Fingerprint, other: Fingerprint) -> dict[int, TensorDistances]:
-    return {step: _gaps(left.buffers, right.buffers, 1e-6) for step, left, right in _pairs(base, other)}
+def distances(kind: TensorKind, base: Fingerprint, other: Fingerprint) -> dict[int, Distances]:
+    """The distances by step, for the steps that both fingerprints contain."""
+    theirs = dict(_tensors(kind, other))
+    found = {step: _distances(ours, theirs[step]) for step, ours in _tensors(kind, base) if step in theirs}
+    if kind == "update":
+        found = {step: _with_resolution(them, base, step) for step, them in found.items()}
+    return {step: them if step < WHOLE_SNAPSHOTS else _in_both(them) for step, them in found.items()}
 
 
-def weak_gradients(base: Fingerprint, controls: Sequence[Fingerprint]) -> set[str]:
-    """The gradients that rounding alone moves by a hundredth or more at the first step.
-
-    An example is a bias before batch norm, whose gradient would be zero without rounding. In lower precision it
-    consists of the rounding of that precision.
-    """
-    found = [gradient_gaps(base, control, 1e-9) for control in controls]
-    firsts = [gaps[min(gaps)] for gaps in found if gaps]
-    return {gap.name for gaps in firsts for gap in gaps.tensors.values() if gap.error > WEAK}
-
-
-def _pairs(base: Fingerprint, other: Fingerprint) -> list[tuple[int, Snapshot, Snapshot]]:
-    theirs = {snapshot.step: snapshot for snapshot in other.snapshots}
-    return [(ours.step, ours, theirs[ours.step]) for ours in base.snapshots if ours.step in theirs]
+def joined(found: Mapping[str, TensorDistance], names: Collection[str]) -> TensorDistance:
+    """The distance of the named tensors as one vector."""
+    known = [found[name] for name in names if name in found and not found[name].trouble]
+    return TensorDistance(
+        sum(one.numel for one in known),
+        math.hypot(*(one.base_norm for one in known)),
+        math.hypot(*(one.distance for one in known)),
+        math.hypot(*(one.norm for one in known)),
+    )
 
 
-def _gaps(
-    base: Sequence[Sketch], other: Sequence[Sketch], negligible: float, weak: Collection[str] = ()
-) -> TensorDistances:
+def _with_resolution(found: Distances, base: Fingerprint, step: int) -> Distances:
+    snapshot = next(one for one in base.snapshots if one.step == step)
+    norms = {sketch.name: sketch.norm for sketch in snapshot.weights}
+    return {
+        name: msgspec.structs.replace(one, resolution=ROUNDOFF["fp32"] * norms.get(name, 0.0))
+        for name, one in found.items()
+    }
+
+
+def _in_both(found: Distances) -> Distances:
+    return {name: one for name, one in found.items() if one.trouble not in ("missing", "extra")}
+
+
+def _tensors(kind: TensorKind, fingerprint: Fingerprint) -> Iterator[tuple[int, Sequence[Sketch]]]:
+    if kind == "update":
+        for before, after in pairwise(fingerprint.snapshots):
+            if before.weights and after.weights:
+                yield before.step, _updates(before, after)
+        return
+    for snapshot in fingerprint.snapshots:
+        yield snapshot.step, snapshot.gradients if kind == "gradient" else snapshot.buffers
+
+
+def _updates(before: Snapshot, after: Snapshot) -> list[Sketch]:
+    """The sketch of a difference is the difference of the sketches."""
+    later = {sketch.name: sketch for sketch in after.weights}
+    updates = []
+    for old in before.weights:
+        new = later.get(old.name)
+        if new is None or new.numel != old.numel:
+            continue
+        values = [right - left for left, right in zip(old.values, new.values, strict=True)]
+        updates.append(Sketch(old.name, old.numel, math.hypot(*values), values, old.num_bad + new.num_bad))
+    return updates
+
+
+def _distances(base: Sequence[Sketch], other: Sequence[Sketch]) -> Distances:
     theirs = _matched(base, other)
     largest = max((one.norm for one in base if not one.num_bad), default=0.0)
-    tensors = {}
-    square_error = square_base = square_other = 0.0
+    found = {}
     for ours in base:
+        match = theirs.pop(ours.name, None)
         if ours.num_bad:
             continue  # the base's own value is not finite, so there is nothing to compare with
-        name, match = ours.name, theirs.pop(ours.name, None)
-        scale = max(ours.norm, (WEAK if name in weak else negligible) * largest)
-        trouble = _trouble(ours, match, negligible * largest)
-        if trouble or match is None:
-            tensors[name] = TensorDistance(name, ours.norm, math.inf if trouble else 0.0, trouble)
-            continue
-        distance = math.dist(ours.values, match.values)
-        error = distance / scale if scale else (0.0 if distance == 0.0 else math.inf)
-        tensors[name] = TensorDistance(name, ours.norm, error, is_count=_is_count(ours))
-        square_error += distance**2
-        square_base += ours.norm**2
-        square_other += match.norm**2
+        if match is None:
+            found[ours.name] = TensorDistance(ours.numel, ours.norm, ours.norm, 0.0, "missing" if ours.norm else "")
+        elif match.num_bad:
+            found[ours.name] = TensorDistance(ours.numel, ours.norm, trouble="not_finite")
+        elif match.numel != ours.numel:
+            found[ours.name] = TensorDistance(ours.numel, ours.norm, trouble="size")
+        else:
+            is_nothing = not ours.norm and match.norm <= NO_TENSOR * largest
+            distance = 0.0 if is_nothing else math.dist(ours.values, match.values)
+            found[ours.name] = TensorDistance(ours.numel, ours.norm, distance, match.norm)
     known = {one.name for one in base}
     for name, extra in theirs.items():
-        if name not in known and (extra.num_bad or extra.norm > negligible * largest):
-            tensors[name] = TensorDistance(name, 0.0, math.inf, "exists, and the base has none")
-    if not square_base:
-        return TensorDistances(tensors)
-    return TensorDistances(tensors, math.sqrt(square_error / square_base), math.sqrt(square_other / square_base))
+        if name not in known and (extra.num_bad or extra.norm > NO_TENSOR * largest):
+            found[name] = TensorDistance(extra.numel, 0.0, extra.norm, extra.norm, "extra")
+    return found
 
 
 def _matched(base: Sequence[Sketch], other: Sequence[Sketch]) -> dict[str, Sketch]:
@@ -107,13 +130,7 @@ def _matched(base: Sequence[Sketch], other: Sequence[Sketch]) -> dict[str, Sketc
     return {ours.name: theirs for ours, theirs in zip(base, other, strict=True)}
 
 
-def _trouble(ours: Sketch, match: Sketch | None, negligible: float) -> str:
-    if match is None:
-        return "is missing" if ours.norm > negligible else ""
-    if match.num_bad:
-        return "is not finite, and the base's is"
-    return "has another size" if match.numel != ours.numel else ""
-
-
-def _is_count(sketch: Sketch) -> bool:
-    return sketch.numel == 1 and sketch.name.endswith("num_batches_tracked")
+def _ratio(value: float, base: float) -> float:
+    if base:
+        return value / base
+    return math.inf if value else 0.0

@@ -58,6 +58,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     losses: list[tuple[int, float]] = []
     snapshots: list[Snapshot] = []
     digests: list[tuple[int, str]] = []
+    metrics: list[tuple[int, str, float]] = []
     device_peak_bytes: int = 0
     device_free_bytes: int = 0
     start_bytes: int = 0

@@ -9,7 +9,8 @@ from slipstream.records import TrialRecord, Tuning
 from slipstream.report.html.chart import Chart, Key, plain_table
 from slipstream.report.html.svg import Frame, Point, Scale, axes, dots, line, picture, ribbon, stretched, thinned
 from slipstream.report.text.numbers import as_count, plural
-from slipstream.verify.loss_curves import Curve, LossWindow, common_steps, curves, windows_of
+from slipstream.report.text.numerics import describe_numerics
+from slipstream.verify.trajectory import Curve, LossWindow, common_steps, curves, level_windows
 
 IDENT = "losses"
 TITLE = "Losses with the recipe and without"
@@ -51,7 +52,7 @@ def _chart(tuning: Tuning, number: int, ours: Curve, theirs: Curve, seeds: Seque
     ident = f"{IDENT}-{number}" if number else IDENT
     title = f"{TITLE}, loss {number + 1} of a step" if number else TITLE
     steps = common_steps(ours, theirs)
-    windows = windows_of(ours, theirs, seeds)
+    windows = level_windows(ours, theirs, seeds)
     before, after = (_points(curve, steps) for curve in (ours, theirs))
     frame = Frame(Scale(steps[0], steps[-1]), _reach([*before, *after], windows), HEIGHT)
     layer = stretched(
@@ -80,7 +81,7 @@ def _chart(tuning: Tuning, number: int, ours: Curve, theirs: Curve, seeds: Seque
 def _numerics_sentence(tuning: Tuning) -> str:
     """The verdict on the numerics of the whole recipe; else of its last part."""
     wholes = [v.numerics for v in tuning.verdicts if v.numerics and set(v.recipe.choices) == set(tuning.recipe.choices)]
-    return wholes[-1].reason.rstrip(".") if wholes else f"with {tuning.recipe}"
+    return describe_numerics(wholes[-1]) if wholes else f"with {tuning.recipe}"
 
 
 def _points(curve: Curve, steps: Sequence[int]) -> list[Point]:

@@ -53,6 +53,7 @@ from slipstream.report.text.check import evaluation, training_time, verdict, war
 from slipstream.report.text.fit import sentence
 from slipstream.report.text.memory import MEMORY, batch_sizes, largest_batch, summarise
 from slipstream.report.text.numbers import relative, where
+from slipstream.report.text.numerics import describe_numerics
 from slipstream.report.text.stages import StageTable, input_stages, main_stages
 from slipstream.report.text.tune import gain
 
@@ -301,7 +302,7 @@ def _verdict(verdict: Verdict) -> VerdictPart:
         verdict.kind,
         _settings(verdict.recipe),
         numerics.is_sound if numerics else None,
-        numerics.reason if numerics else "",
+        describe_numerics(numerics) if numerics else "",
         verdict.step_ms,
         verdict.samples_per_s,
         verdict.batch_size,

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from slipstream.records import NumericsClass
+from slipstream.records import NumericsClass, Precision
 
 Seam = Literal["loader", "transfer", "module", "backward", "optimizer", "process"]
 Memory = Literal["same", "less", "more"]
@@ -18,6 +18,7 @@ class Card(msgspec.Struct, frozen=True):
     seam: Seam
     causes: tuple[str, ...]  # the findings that it answers
     numerics: NumericsClass
+    precision: Precision | None = None  # that an approximate technique computes in; None: its setting names it
     memory: Memory = "same"
     needs: tuple[str, ...] = ()  # "cuda", "accelerator", a package; shown in the list, checked by applies()
     claims: tuple[str, ...] = ()  # resources for exclusive use: techniques with a common claim are not combined

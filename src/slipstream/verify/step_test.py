@@ -1,0 +1,161 @@
+"""Compares the gradients, buffers and updates of the first steps, where base and candidate have the same weights and the
+same batch. How far a tensor may be from the base's is predicted from trials with rounding noise. A tensor that the
+noise alone could move so far that a missing gradient would not be noticed is not evidence. See docs/numerics.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from slipstream.records import ROUNDOFF, Fingerprint, NumericsFault, Precision, TensorKind
+from slipstream.verify.tensor_distance import Distances, TensorDistance, distances, joined
+
+ENOUGH = 0.5  # of the norm of the update: the least that the evidence must carry
+KINDS: tuple[TensorKind, ...] = ("gradient", "buffer", "update")
+
+
+class Allowance(msgspec.Struct, frozen=True):
+    """How far a candidate may be from the base, as multiples of what the noise predicts. Floors are relative: 0.01 is
+    one percent of the base's norm."""
+
+    times: float  # for one tensor
+    times_together: float  # for all tensors as one vector, where chance averages out
+    floor: float  # for one tensor
+    floor_together: float  # for all tensors as one vector
+    later: float  # factor of the floors in later steps, because the weights are no longer equal then
+
+
+# Sums inside an operator are reordered, which moves a result by several roundings: hence 30. Below the floors is the
+# effect of decisions, such as a ReLU, that fall differently in the candidate and in no draw of the noise. About one
+# activation in 10^7 is that close to zero. Each removes or adds its own part of the gradient, so together they move it
+# by the root of 10^-7, or 0.0003. The floor is ten times as much, and again ten times as much for a single tensor.
+REORDERED = Allowance(times=30, times_together=30, floor=0.03, floor_together=0.003, later=10)
+
+
+def approximate(precision: Precision) -> Allowance:
+    """Eight is about twice the largest error of bf16 autocast that was seen for one tensor: some kernels also sum in
+    bf16, which the noise does not predict. For all tensors together it is close to the prediction. See
+    benchmarks/numerics_errors.py."""
+    u = ROUNDOFF[precision]
+    return Allowance(times=8, times_together=2, floor=8 * u, floor_together=2 * u, later=1)
+
+
+def luck(numel: int) -> float:
+    """The largest error of three or four draws may understate the next one by chance, for a single number by much more
+    than for a tensor of many numbers."""
+    return 1 + 2 / max(1, numel)
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """How far a tensor may be from the base's: its error, and the change of its norm."""
+
+    error: float
+    norm: float
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether a missing tensor, whose error is 1, would be noticed."""
+        return min(self.error, self.norm) < 1
+
+
+class StepTest:
+    """The test of one candidate. `fault` is the difference that exceeds its limit by most, at the first step that has
+    one."""
+
+    def __init__(
+        self, base: Fingerprint, candidate: Fingerprint, draws: Sequence[Fingerprint], allowance: Allowance
+    ) -> None:
+        self._allowance = allowance
+        self.fault: NumericsFault | None = None
+        self.tensors: set[str] = set()  # with a gradient
+        self.evidence: set[str] = set()
+        self.worst_gradient = 0.0  # the largest error of a gradient that is evidence
+        self._gradients: list[Distances] = []
+        self._updates: list[Distances] = []
+        for kind in KINDS:
+            predicted = _running_maxima([distances(kind, base, draw) for draw in draws])
+            found = distances(kind, base, candidate)
+            for step in sorted(found):
+                self._test(kind, step, found[step], predicted.get(step, []), is_later=step > min(found))
+        self.is_seen = bool(self.tensors)
+
+    def has_enough_evidence(self) -> bool:
+        """Whether the evidence carries enough of the first update to decide anything."""
+        found = (self._updates or self._gradients)[0]
+        whole, evident = joined(found, found.keys()), joined(found, self.evidence)
+        return bool(self.evidence) and evident.base_norm >= ENOUGH * whole.base_norm
+
+    def _test(self, kind: TensorKind, step: int, found: Distances, draws: Sequence[Distances], is_later: bool) -> None:
+        excess: list[tuple[float, NumericsFault]] = []
+        limits = {name: self._limit(kind, name, one, draws, is_later) for name, one in found.items()}
+        evidence = {name for name, limit in limits.items() if limit.is_evidence and found[name].base_norm}
+        for name, one in found.items():
+            if one.trouble:
+                if one.trouble == "not_finite" or name in evidence or one.trouble == "extra":
+                    excess.append((float("inf"), NumericsFault(one.trouble, kind, name, step)))
+            elif name in evidence or not one.base_norm:
+                excess += _excess(kind, name, step, one, limits[name])
+        whole = joined(found, evidence)
+        excess += _excess(kind, "", step, whole, self._limit_together(evidence, whole, draws, is_later))
+        if kind == "gradient":
+            self._gradients.append(found)
+            self.tensors |= {name for name, one in found.items() if one.base_norm}
+            self.evidence |= evidence
+            errors = [found[name].error for name in evidence if not found[name].trouble]
+            self.worst_gradient = max([self.worst_gradient, *errors])
+        elif kind == "update":
+            self._updates.append(found)
+        if excess and self.fault is None:
+            self.fault = max(excess, key=lambda pair: pair[0])[1]
+
+    def _limit(
+        self, kind: TensorKind, name: str, one: TensorDistance, draws: Sequence[Distances], is_later: bool
+    ) -> Limit:
+        seen = [draw[name] for draw in draws if name in draw and not draw[name].trouble]
+        floor = self._allowance.floor
+        if kind == "update":
+            # An adaptive optimizer moves a weight by the sign of its gradient, also where the gradient is rounding. Four
+            # signs that fall differently have this error. If none fell so in a draw, more are unlikely.
+            floor = max(floor, 4 / math.sqrt(max(1, one.numel)))
+            if one.resolution:
+                small = self._allowance.times * one.resolution
+                floor = max(floor, small / one.base_norm if one.base_norm else math.inf)
+        return self._limit_of(floor, self._allowance.times, one.numel, seen, is_later)
+
+    def _limit_together(
+        self, evidence: set[str], whole: TensorDistance, draws: Sequence[Distances], is_later: bool
+    ) -> Limit:
+        seen = [joined(draw, evidence) for draw in draws]
+        allowance = self._allowance
+        return self._limit_of(allowance.floor_together, allowance.times_together, whole.numel, seen, is_later)
+
+    def _limit_of(
+        self, floor: float, times: float, numel: int, draws: Sequence[TensorDistance], is_later: bool
+    ) -> Limit:
+        floor *= self._allowance.later if is_later else 1
+        return Limit(
+            max([floor, *(luck(numel) * times * draw.error for draw in draws)]),
+            max([floor, *(luck(1) * times * draw.norm_error for draw in draws)]),
+        )
+
+
+def _excess(
+    kind: TensorKind, name: str, step: int, one: TensorDistance, limit: Limit
+) -> list[tuple[float, NumericsFault]]:
+    found = []
+    if one.error > limit.error:
+        fault = NumericsFault("error", kind, name, step, seen=one.error, allowed=limit.error)
+        found.append((one.error / limit.error, fault))
+    if one.norm_error > limit.norm:
+        fault = NumericsFault("norm", kind, name, step, seen=one.norm_error, allowed=limit.norm)
+        found.append((one.norm_error / limit.norm, fault))
+    return found
+
+
+def _running_maxima(draws: Sequence[Mapping[int, Distances]]) -> dict[int, list[Distances]]:
+    """For each step the draws of this step and of all earlier ones: deviations grow from step to step, and a draw may
+    be close to the base by chance at one of them."""
+    steps = sorted({step for draw in draws for step in draw})
+    return {step: [draw[at] for at in steps if at <= step for draw in draws if at in draw] for step in steps}

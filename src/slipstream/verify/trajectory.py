@@ -1,0 +1,205 @@
+"""Compares loss curves. Up to the horizon, losses are compared step by step in windows. The horizon is the step after
+which rounding noise alone separates two trainings so far that other batches would not be noticed. Beyond it, and where
+other random numbers were drawn, only the level of the losses is compared. See docs/numerics.md."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean, variance
+from typing import NamedTuple
+
+import msgspec
+
+from slipstream.records import Fingerprint, NumericsFault
+
+Curve = dict[int, float]  # step to loss
+
+WINDOW_STEPS = 8  # single losses are too few to compare chance with chance
+LEVEL_WINDOWS = 6  # at most: the longer a window, the less its mean varies
+FLUCTUATION_SHARE = 0.1  # of the base's fluctuation: smaller differences need no explanation
+MIN_REFERENCES = 3  # trainings whose levels show what is usual, the base included
+# Two-sided 1% quantiles of Student's t by degrees of freedom.
+_T_QUANTILES = {2: 9.92, 3: 5.84, 4: 4.60, 5: 4.03, 6: 3.71, 7: 3.50, 8: 3.36, 9: 3.25, 10: 3.17}
+
+
+def curves(fingerprint: Fingerprint) -> list[Curve]:
+    """One curve for each of the losses of a step. A GAN has two, gradient accumulation several."""
+    found: list[Curve] = []
+    num_seen: dict[int, int] = {}
+    for step, value in fingerprint.losses:
+        at = num_seen.get(step, 0)
+        num_seen[step] = at + 1
+        if at == len(found):
+            found.append({})
+        found[at][step] = value
+    return found
+
+
+def curves_of(fingerprints: Sequence[Fingerprint], number: int) -> list[Curve]:
+    """The curves of the loss with this number in each step."""
+    return [found[number] for found in map(curves, fingerprints) if number < len(found)]
+
+
+def is_divided(base: Fingerprint, candidate: Fingerprint) -> bool:
+    """Whether the candidate receives every batch of the base in pieces, each with its share of the loss."""
+    ours, theirs = (Counter(step for step, _ in one.losses) for one in (base, candidate))
+    both = sorted(set(ours) & set(theirs))[:-1]  # the last step may still lack a loss
+    return bool(both) and all(theirs[step] > ours[step] for step in both)
+
+
+def added_up(fingerprint: Fingerprint) -> Fingerprint:
+    """The sum of all losses of a step, without the last step, which may still lack some."""
+    sums: Curve = {}
+    for step, value in fingerprint.losses:
+        sums[step] = sums.get(step, 0.0) + value
+    return msgspec.structs.replace(fingerprint, losses=list(sums.items())[:-1])
+
+
+def common_steps(base: Curve, other: Curve) -> list[int]:
+    """The steps at which the base's loss is finite and the other training has a loss."""
+    return [step for step, value in base.items() if step in other and math.isfinite(value)]
+
+
+def find_non_finite(base: Fingerprint, candidate: Fingerprint) -> NumericsFault | None:
+    for ours, theirs in zip(curves(base), curves(candidate), strict=False):
+        for step in common_steps(ours, theirs):
+            if not math.isfinite(theirs[step]):
+                return NumericsFault("not_finite_loss", step=step, seen=theirs[step], allowed=ours[step])
+    return None
+
+
+class Horizon(msgspec.Struct, frozen=True):
+    """Windows of steps within which losses are compared step by step, each with the difference that is allowed."""
+
+    windows: list[tuple[Sequence[int], float]]
+    num_steps: int  # steps before the horizon
+
+    def find_fault(self, base: Curve, candidate: Curve) -> NumericsFault | None:
+        """The first window in which the candidate's losses are farther from the base's than allowed."""
+        for steps, allowed in self.windows:
+            known = [step for step in steps if step in candidate]
+            seen = _difference(base, candidate, known)
+            if seen > allowed:
+                return NumericsFault("losses", step=known[0], last_step=known[-1], seen=seen, allowed=allowed)
+        return None
+
+
+def find_horizon(base: Curve, draws: Sequence[Curve], times: float) -> Horizon:
+    """The candidate may be `times` as far from the base as the farthest draw of the noise has been so far. Where that is
+    as far as the base's losses of neighbouring steps are from each other, the comparison shows nothing any more."""
+    steps = [step for step, value in base.items() if math.isfinite(value)]
+    windows, widest = [], 0.0
+    for window in _windows(steps):
+        reached = [draw for draw in draws if window[-1] in draw]
+        if not reached:
+            break
+        widest = max([widest, *(_difference(base, draw, window) for draw in reached)])
+        fluctuation = _fluctuation(base, window)
+        if not times * widest < fluctuation:
+            break
+        windows.append((window, max(times * widest, FLUCTUATION_SHARE * fluctuation)))
+    return Horizon(windows, windows[-1][0][-1] + 1 if windows else 0)
+
+
+class LossWindow(NamedTuple):
+    """A range of steps, the mean losses of base and candidate in it, and how far apart these may be."""
+
+    first: int
+    last: int
+    ours: float
+    theirs: float
+    limit: float
+
+
+def level_windows(base: Curve, candidate: Curve, references: Sequence[Curve], from_step: int = 0) -> list[LossWindow]:
+    """Compares the candidate's mean loss in each window with those of the base and of the references, which are correct
+    trainings. The limit is that of a t-test of one training against all of these. It is infinite with too few
+    references."""
+    steps = [step for step in common_steps(base, candidate) if step >= from_step and math.isfinite(candidate[step])]
+    correct = [base, *references]
+    windows = _windows(steps, LEVEL_WINDOWS)
+    levels = []
+    for window in windows:
+        known = [curve for curve in correct if all(math.isfinite(curve.get(step, math.nan)) for step in window)]
+        levels.append([_mean(curve, window) for curve in known])
+    spread = fmean([variance(means) for means in levels if len(means) >= MIN_REFERENCES] or [0.0])
+    found = []
+    for window, means in zip(windows, levels, strict=True):
+        limit = math.inf
+        if len(means) >= MIN_REFERENCES:
+            # Where all trainings see the same batches, their spread hides how much a mean depends on the batches.
+            by_chance = _fluctuation(base, window) ** 2 / len(window)
+            quantile = _T_QUANTILES[min(len(means) - 1, max(_T_QUANTILES))]
+            limit = quantile * math.sqrt(max(spread, by_chance) * (1 + 1 / len(means)))
+        usual = fmean(means) if means else _mean(base, window)
+        found.append(LossWindow(window[0], window[-1], usual, _mean(candidate, window), limit))
+    return found
+
+
+def find_level_fault(windows: Sequence[LossWindow]) -> NumericsFault | None:
+    for window in windows:
+        away = abs(window.theirs - window.ours)
+        if away > window.limit:
+            return NumericsFault("level", step=window.first, last_step=window.last, seen=away, allowed=window.limit)
+    return None
+
+
+def find_metric_fault(
+    base: Fingerprint, candidate: Fingerprint, control: Fingerprint | None, references: Sequence[Fingerprint]
+) -> NumericsFault | None:
+    """Compares printed evaluation results with those of correct trainings, as levels of losses are compared. Results in
+    which two runs of the same script differ are ignored."""
+    known = _metrics(base)
+    theirs, again = _metrics(candidate), _metrics(control) if control is not None else {}
+    for (step, name), ours in known.items():
+        seen = theirs.get((step, name))
+        if seen is None or again.get((step, name)) != ours:
+            continue
+        values = [ours, *(one[step, name] for one in map(_metrics, references) if (step, name) in one)]
+        if len(values) < MIN_REFERENCES:
+            continue
+        quantile = _T_QUANTILES[min(len(values) - 1, max(_T_QUANTILES))]
+        by_chance = max(math.sqrt(variance(values)), FLUCTUATION_SHARE * abs(ours) / quantile)
+        allowed = quantile * by_chance * math.sqrt(1 + 1 / len(values))
+        if not abs(seen - fmean(values)) <= allowed:
+            return NumericsFault("metric", name=name, step=step, seen=abs(seen - fmean(values)), allowed=allowed)
+    return None
+
+
+def worst_loss(base: Curve, candidate: Curve) -> float | None:
+    """The largest difference in one step, relative to the base's usual loss."""
+    steps = common_steps(base, candidate)
+    scale = fmean([abs(base[step]) for step in steps] or [0.0])
+    away = [abs(candidate[step] - base[step]) for step in steps if math.isfinite(candidate[step])]
+    return max(away, default=0.0) / scale if scale else None
+
+
+def _metrics(fingerprint: Fingerprint) -> dict[tuple[int, str], float]:
+    return {(step, name): value for step, name, value in fingerprint.metrics if math.isfinite(value)}
+
+
+def _windows(steps: Sequence[int], most: int = 0) -> list[Sequence[int]]:
+    """Windows of equal length. The last steps, if they are too few for a window, belong to the one before."""
+    num_windows = max(1, len(steps) // WINDOW_STEPS)
+    num_windows = min(most, num_windows) if most else num_windows
+    size = len(steps) // num_windows
+    starts = [size * at for at in range(num_windows)]
+    ends = [*starts[1:], len(steps)]
+    return [steps[start:end] for start, end in zip(starts, ends, strict=True) if end > start]
+
+
+def _mean(curve: Curve, window: Sequence[int]) -> float:
+    return fmean(curve[step] for step in window)
+
+
+def _difference(base: Curve, other: Curve, window: Sequence[int]) -> float:
+    """Root mean square of the differences in a window. Not finite if a loss of the other training is not."""
+    return math.sqrt(fmean([(other[step] - base[step]) ** 2 for step in window if step in other] or [0.0]))
+
+
+def _fluctuation(base: Curve, window: Sequence[int]) -> float:
+    """How far losses of neighbouring steps, which have other batches, are from each other: root mean square."""
+    return math.sqrt(fmean([(base[right] - base[left]) ** 2 for left, right in pairwise(window)] or [0.0]))
