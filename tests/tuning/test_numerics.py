@@ -22,14 +22,34 @@ def test_only_the_timed_trial_of_a_technique_that_needs_proof_may_redraw() -> No
     assert claim.judged_as() == "redrawn" and claim.judged_as(is_timed=False) == "reordered"
 
 
-def test_the_number_of_controls_still_to_run(listener: Any) -> None:
-    backend = SimulatedBackend(choice_factors())
+def test_the_time_that_controls_may_still_take(listener: Any) -> None:
+    backend = SimulatedBackend(choice_factors(), fingerprint=_rounded)
     pool = TrialPool(backend, listener)
-    numerics_check = NumericsCheck(pool, Budget(backend, 60.0), pool.trials("base", Recipe()))
-    classes = ("identical", "reordered", "redrawn", "approximate")
-    assert [numerics_check.num_control_runs(Claim(numerics)) for numerics in classes] == [0, 2, 2, 3]
-    numerics_check.full_check(Claim("redrawn"), pool.record(pool.trials("candidate", Recipe((Choice("a"),)))), 40)
-    assert [numerics_check.num_control_runs(Claim(numerics)) for numerics in classes] == [0, 0, 0, 1]
+    numerics_check = NumericsCheck(pool, Budget(backend, 6000.0), pool.trials("base", Recipe()))
+    claims = [Claim("identical"), Claim("reordered"), Claim("redrawn", is_redrawn=True), Claim("approximate", "bf16")]
+    assert [numerics_check.share_owed(claim) for claim in claims] == [0.0, 0.1, 0.1, 0.1]
+    candidate = pool.trials("candidate", Recipe((Choice("a"),)))
+    pool.run_block(candidate, 0, 40, 1)
+    assert numerics_check.full_check(Claim("reordered"), pool.record(candidate), 40).is_sound
+    first, second, third, fourth = (numerics_check.share_owed(claim) for claim in claims)
+    assert first == second == 0.0 and 0 < third == fourth < 0.1
+
+
+def test_each_control_runs_a_block_however_short_the_budget_is(listener: Any) -> None:
+    backend = SimulatedBackend(choice_factors(), fingerprint=_rounded)
+    pool = TrialPool(backend, listener)
+    numerics_check = NumericsCheck(pool, Budget(backend, 5.0), pool.trials("base", Recipe()))
+    candidate = pool.trials("candidate", Recipe((Choice("a"),)))
+    pool.run_block(candidate, 0, 40, 1)
+    assert numerics_check.full_check(Claim("approximate", "bf16"), pool.record(candidate), 40).is_sound
+    controls = [spec for spec in backend.specs if spec.role == "rounding"]
+    assert [(spec.precision, spec.draw) for spec in controls] == [("bf16", draw) for draw in range(4)]
+    assert numerics_check.share_owed(Claim("reordered")) == 0.0
+
+
+def _rounded(spec: TrialSpec, num_steps: int) -> Fingerprint:
+    is_candidate = spec.role == "candidate"
+    return made_fingerprint(num_steps, rounding=1e-7) if is_candidate else made_fingerprint_of(spec, num_steps)
 
 
 def test_the_fingerprint_of_any_start_of_the_base_is_used(listener: Any) -> None:
@@ -62,29 +82,32 @@ def test_controls_start_together_and_run_one_after_the_other(listener: Any) -> N
             calls.append("block")
             return super().run_block(trial, round, num_steps, lead_in)
 
-    backend = RecordingBackend(choice_factors())
+    backend = RecordingBackend(choice_factors(), fingerprint=_rounded)
     pool = TrialPool(backend, listener)
-    numerics_check = NumericsCheck(pool, Budget(backend, 60.0), pool.trials("base", Recipe()))
-    numerics_check.full_check(Claim("redrawn"), pool.record(pool.trials("candidate", Recipe((Choice("a"),)))), 0)
+    numerics_check = NumericsCheck(pool, Budget(backend, 5.0), pool.trials("base", Recipe()))
+    candidate = pool.trials("candidate", Recipe((Choice("a"),)))
+    pool.run_block(candidate, 0, 40, 1)
+    numerics_check.full_check(Claim("reordered"), pool.record(candidate), 1)
     calls = calls[calls.index("enter rounding") - 1 :]
-    assert calls[:4] == ["expect seed", "enter rounding", "enter seed", "block"]
+    two = ["expect rounding", "enter rounding", "enter rounding", "block", "block"]
+    assert calls == [*two, "enter rounding", "block"]
 
 
 def test_the_last_full_check_needs_no_longer_curves_than_its_own(listener: Any) -> None:
-    def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
-        is_reordered = spec.role == "candidate"
-        return made_fingerprint(num_steps, rounding=1.1e-7) if is_reordered else made_fingerprint_of(spec, num_steps)
-
     for is_last, times in ((True, 1), (False, 2)):
-        backend = SimulatedBackend(choice_factors(), fingerprint=seen)
+        backend = SimulatedBackend(choice_factors(), fingerprint=_rounded)
         pool = TrialPool(backend, listener)
         base, candidate = pool.trials("base", Recipe()), pool.trials("candidate", Recipe((Choice("a"),)))
         numerics_check = NumericsCheck(pool, Budget(backend, 6000.0), base)
         for trials in (base, candidate):
             pool.run_block(trials, 0, 200, 1)
         numerics_check.full_check(Claim("reordered"), pool.record(candidate), 200, is_last)
-        for role in ("rounding", "seed"):
-            assert 200 * times <= pool.trials(role, Recipe()).num_steps <= 200 * times + 60
+        lengths = {
+            max(timing.first_step + timing.num_steps for timing in record.timings)
+            for record in pool.past
+            if record.spec.role == "rounding"
+        }
+        assert len(lengths) == 1 and 200 * times <= lengths.pop() <= 200 * times + 60
 
 
 def test_lower_precision_beside_other_draws_is_kept_and_named_by_the_looser_class(
@@ -99,7 +122,7 @@ def test_lower_precision_beside_other_draws_is_kept_and_named_by_the_looser_clas
             return made_fingerprint(num_steps, rounding=1e-4)
         return made_fingerprint_of(spec, num_steps)
 
-    known = {"workers": technique("redrawn"), "half": technique("approximate")}
+    known = {"workers": technique("redrawn"), "half": technique("approximate", settings=("bf16",))}
     tuning = run(SimulatedBackend(choice_factors(workers=0.6, half=0.7), fingerprint=seen), known)
-    assert tuning.recipe == Recipe((Choice("workers"), Choice("half")))
+    assert tuning.recipe == Recipe((Choice("workers"), Choice("half", "bf16")))
     assert verdict_of(tuning, "recipe", kind="total").numerics.claimed == "approximate"

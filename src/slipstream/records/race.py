@@ -9,9 +9,10 @@ import msgspec
 from slipstream.records.recipe import Choice, Edit, NumericsClass, Recipe, Setting
 
 # base: the unchanged script. twin: the A/A control, the unchanged script again (technique `nothing`). candidate: the
-# script with a recipe. proof: a candidate that draws the same random numbers as the base; it is not timed. rounding: a
-# control, the base with the rounding of a precision added as noise. seed: a control with another seed. fit: a trial whose
-# memory is measured, possibly under a limit; slipstream does nothing in it that needs memory. coarse: in older sessions.
+# script with a recipe. proof: a candidate that draws the same random numbers as the base; it is not timed. rounding:
+# a control, the base with the rounding of a precision added as noise. seed: a control with another seed. fit: a trial
+# whose memory is measured, possibly under a limit; slipstream does nothing in it that needs memory. coarse: in older
+# sessions.
 Role = Literal["base", "twin", "candidate", "proof", "rounding", "coarse", "seed", "fit"]
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 # The relative error of rounding a number, on average over the numbers between two powers of two the largest possible.

@@ -9,7 +9,7 @@ import math
 import random
 from functools import lru_cache
 
-from slipstream.records import Fingerprint, Sketch, Snapshot, TrialSpec
+from slipstream.records import ROUNDOFF, Fingerprint, Sketch, Snapshot, TrialSpec
 
 NUM_SNAPSHOTS = 3
 SKETCH_SIZE = 16
@@ -25,24 +25,27 @@ def made_fingerprint(
     gradient_scale: float = 1.0,
     loss_shift: float = 0.0,  # added to every loss
     from_step: int = 0,  # the shift begins here
+    draw: int = 0,  # other rounding errors of the same size
 ) -> Fingerprint:
     """Losses fall from 2.3. The same seed gives the same batches. With `rounding` nothing is bit-equal."""
-    batches, jitter = random.Random(seed), random.Random(f"{seed} {rounding}")
+    batches, jitter = random.Random(seed), random.Random(f"{seed} {rounding} {draw}")
     losses = []
     for step in range(num_steps):
         value = 2.3 * math.exp(-step / 100) + batches.gauss(0.0, 0.05)
         value *= 1.0 + rounding * jitter.gauss(0.0, 1.0)
         losses.append((step, value + (loss_shift if step >= from_step else 0.0)))
-    state = f"{seed} {rounding} {gradient_scale} {loss_shift}"
+    state = f"{seed} {rounding} {gradient_scale} {loss_shift} {draw}"
     return Fingerprint(
         losses=losses,
-        snapshots=[_snapshot(step, seed, rounding, gradient_scale) for step in range(min(num_steps, NUM_SNAPSHOTS))],
+        snapshots=[
+            _snapshot(step, seed, rounding, gradient_scale, draw) for step in range(min(num_steps, NUM_SNAPSHOTS))
+        ],
         digests=[(step, f"{state} {step}") for step in range(TIMING_STEPS, num_steps + 1, TIMING_STEPS)],
     )
 
 
-def _snapshot(step: int, seed: int, rounding: float, scale: float) -> Snapshot:
-    draws, jitter = random.Random(f"{seed} {step}"), random.Random(f"{seed} {step} {rounding}")
+def _snapshot(step: int, seed: int, rounding: float, scale: float, draw: int) -> Snapshot:
+    draws, jitter = random.Random(f"{seed} {step}"), random.Random(f"{seed} {step} {rounding} {draw}")
     sketches = []
     for name, norm in PARAMETERS.items():
         raw = [draws.gauss(0.0, 1.0) for _ in range(SKETCH_SIZE)]
@@ -57,7 +60,7 @@ def made_fingerprint_of(spec: TrialSpec, num_steps: int) -> Fingerprint:
     differ.
     """
     if spec.role == "seed":
-        return made_fingerprint(num_steps, seed=1)
+        return made_fingerprint(num_steps, seed=1 + spec.draw)
     if spec.role == "rounding":
-        return made_fingerprint(num_steps, rounding=1e-7)
+        return made_fingerprint(num_steps, rounding=ROUNDOFF[spec.precision], draw=spec.draw)
     return made_fingerprint(num_steps)

@@ -1,5 +1,5 @@
-"""Records the fingerprint of a trial: its losses, sketches of the gradients, buffers and weights of its first steps, and
-a digest of all its weights. It reads from the device only while the script is paused."""
+"""Records the fingerprint of a trial: its losses, sketches of the gradients, buffers and weights of its first steps,
+and a digest of all its weights. It reads from the device only while the script is paused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from slipstream.records import Sketch, Snapshot
+from slipstream.records import Snapshot
 from slipstream.seams.patching import Patches
 from slipstream.trial.tensor_sketch import EXACT, fingerprint, sketch
 

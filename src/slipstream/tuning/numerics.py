@@ -1,6 +1,6 @@
-"""Checks the numerics of a recipe: compares the fingerprint of its trial with the base's, and with those of controls that
-show what rounding and chance do to this training. Controls and proofs run only if a verdict depends on them. They are
-not timed, and end immediately afterwards."""
+"""Checks the numerics of a recipe: compares the fingerprint of its trial with the base's, and with those of controls
+that show what rounding and chance do to this training. Controls and proofs run only if a verdict depends on them.
+They are not timed, and end immediately afterwards."""
 
 from __future__ import annotations
 
@@ -81,6 +81,11 @@ class NumericsCheck:
         if self._base.num_steps < min(MIN_CURVE, num_steps):  # in a resumed tuning the base may not have run yet
             self._run(self._base, MIN_CURVE, PROOF_SHARE * self._budget.budget_s)
         num_wanted = max(MIN_CURVE, num_steps) * (1 if is_last else 2)  # later trials may run longer than this one
+        if claim.needs_proof:  # not if it computes like the base, as a model does that draws no random numbers
+            own = claim.judged_as(is_timed=False)
+            numerics = self._checked(claim, num_wanted, lambda: self._judge(claim, own, record.fingerprint))
+            if numerics.is_sound:
+                return numerics
         return self._checked(claim, num_wanted, lambda: self.quick_check(claim, record))
 
     def share_owed(self, claim: Claim) -> float:
@@ -133,18 +138,22 @@ class NumericsCheck:
         return [one for one in found if one.losses]
 
     def _run_controls(self, all_trials: Sequence[RecipeTrials], num_steps: int) -> None:
-        """Runs controls for `num_steps`, or until the time for controls is used up. Each runs one block at least. The
-        next one starts while one enters: only one trial runs at a time."""
+        """Runs controls for `num_steps`, or until the time for controls is used up. Each runs one block at least. Two
+        start at the same time, before either runs steps: only one trial runs at a time."""
         begun_s = self._budget.now_s()
-        for at, (trials, following) in enumerate(itertools.zip_longest(all_trials, all_trials[1:])):
-            left_s = CONTROL_SHARE * self._budget.budget_s - self._spent_s - (self._budget.now_s() - begun_s)
-            if not self._pool.is_relaunching():
+        size = 1 if self._pool.is_relaunching() else 2
+        for at in range(0, len(all_trials), size):
+            together = all_trials[at : at + size]
+            for trials, following in itertools.zip_longest(together, together[1:]):
                 self._pool.expect(following)
-            self._run(trials, num_steps, left_s / (len(all_trials) - at))
+                self._pool.enter(trials)  # a failure is ignored here: it is started again for its run
+            for number, trials in enumerate(together):
+                left_s = CONTROL_SHARE * self._budget.budget_s - self._spent_s - (self._budget.now_s() - begun_s)
+                self._run(trials, num_steps, left_s / (len(all_trials) - at - number))
         self._spent_s += self._budget.now_s() - begun_s
 
     def _run(self, trials: RecipeTrials, num_steps: int, seconds: float) -> None:
-        """Runs a trial for `num_steps`, or until the seconds, of which its start takes some, are used up."""
+        """Runs a trial for `num_steps`, or until the seconds are used up."""
         deadline_s = self._budget.now_s() + seconds
         if self._pool.enter(trials):
             return

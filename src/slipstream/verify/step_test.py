@@ -1,6 +1,7 @@
-"""Compares the gradients, buffers and updates of the first steps, where base and candidate have the same weights and the
-same batch. How far a tensor may be from the base's is predicted from trials with rounding noise. A tensor that the
-noise alone could move so far that a missing gradient would not be noticed is not evidence. See docs/numerics.md."""
+"""Compares the gradients, buffers and updates of the first steps, where base and candidate have the same weights and
+the same batch. How far a tensor may be from the base's is predicted from trials with rounding noise. A tensor that
+the noise alone could move so far that a missing gradient would not be noticed is not evidence. See
+docs/numerics.md."""
 
 from __future__ import annotations
 
@@ -97,8 +98,12 @@ class StepTest:
                     excess.append((float("inf"), NumericsFault(one.trouble, kind, name, step)))
             elif name in evidence or not one.base_norm:
                 excess += _excess(kind, name, step, one, limits[name])
+        names = {fault.name for _, fault in excess}
+        if len(names) <= max(1, len(evidence) / 2):
+            self._note(excess)
         whole = joined(found, evidence)
-        excess += _excess(kind, "", step, whole, self._limit_together(evidence, whole, draws, is_later))
+        self._note(_excess(kind, "", step, whole, self._limit_together(evidence, whole, draws, is_later)))
+        self._note(excess)
         if kind == "gradient":
             self._gradients.append(found)
             self.tensors |= {name for name, one in found.items() if one.base_norm}
@@ -107,6 +112,9 @@ class StepTest:
             self.worst_gradient = max([self.worst_gradient, *errors])
         elif kind == "update":
             self._updates.append(found)
+
+    def _note(self, excess: Sequence[tuple[float, NumericsFault]]) -> None:
+        """Keeps the first fault that is found. A few tensors are named; if most are off, all together are."""
         if excess and self.fault is None:
             self.fault = max(excess, key=lambda pair: pair[0])[1]
 
@@ -116,8 +124,8 @@ class StepTest:
         seen = [draw[name] for draw in draws if name in draw and not draw[name].trouble]
         floor = self._allowance.floor
         if kind == "update":
-            # An adaptive optimizer moves a weight by the sign of its gradient, also where the gradient is rounding. Four
-            # signs that fall differently have this error. If none fell so in a draw, more are unlikely.
+            # An adaptive optimizer moves a weight by the sign of its gradient, also where the gradient is rounding.
+            # Four signs that fall differently have this error. If none fell so in a draw, more are unlikely.
             floor = max(floor, 4 / math.sqrt(max(1, one.numel)))
             if one.resolution:
                 small = self._allowance.times * one.resolution

@@ -88,8 +88,9 @@ class Horizon(msgspec.Struct, frozen=True):
 
 
 def find_horizon(base: Curve, draws: Sequence[Curve], times: float) -> Horizon:
-    """The candidate may be `times` as far from the base as the farthest draw of the noise has been so far. Where that is
-    as far as the base's losses of neighbouring steps are from each other, the comparison shows nothing any more."""
+    """The candidate may be `times` as far from the base as the farthest draw of the noise has been so far. Where that
+    is as far as the base's losses of neighbouring steps are from each other, the comparison shows nothing any
+    more."""
     steps = [step for step, value in base.items() if math.isfinite(value)]
     windows, widest = [], 0.0
     for window in _windows(steps):

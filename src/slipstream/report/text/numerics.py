@@ -60,8 +60,8 @@ def _evidence(numerics: Numerics) -> str:
 def _little_evidence(numerics: Numerics) -> str:
     rounding = _ROUNDING[numerics.precision]
     return (
-        f"{rounding} alone moves most gradients too far to compare them: only {_evidence(numerics)}, and they carry less"
-        " than half of the update"
+        f"{rounding} alone moves most gradients too far to compare them: only {_evidence(numerics)},"
+        " and they carry less than half of the update"
     )
 
 
