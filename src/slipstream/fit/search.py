@@ -206,9 +206,8 @@ class _Fit:
 
     def _refuse_unmoved(self, trial: FitAttempt) -> None:
         """Raise FitError if the batch size was not set, because the attempt then shows nothing about that size."""
-        said = f"{self._sets_batch}: "
-        refusals = [one.removeprefix(f"not: {said}") for one in trial.changes if one.startswith(f"not: {said}")]
-        is_set = any(one.startswith(said) for one in trial.changes)
+        refusals = [note.text for note in trial.declined if note.technique == self._sets_batch]
+        is_set = any(change.technique == self._sets_batch for change in trial.changes)
         if trial.batch_size != self._own and refusals and not is_set:
             raise FitError(f"the batch cannot be changed from outside: {refusals[0]}.")
 

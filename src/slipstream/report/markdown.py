@@ -46,7 +46,7 @@ def _lines(session: Session) -> Iterator[str]:
     for name, sentence in listed:
         yield f"- `{name}`: {_plain(sentence)}"
     if folded := not_applicable(tuning):
-        yield f"\nNot applicable: {_plain('; '.join(folded))}."
+        yield f"\nNot applicable: {_plain('; '.join(f'{names}: {reason}' for names, reason in folded))}."
     yield f"\n<sub>{_plain(_basis(session))}</sub>"
 
 
@@ -56,7 +56,7 @@ def _fitting_lines(session: Session, fitting: Fitting) -> Iterator[str]:
     yield _row(iter(FIT_HEADINGS))
     yield "|" + "|".join("---:" if side == "r" else "---" for side in FIT_ALIGN) + "|"
     for row in fit_rows(fitting):
-        yield _row(_plain(cell) for cell in row)
+        yield _row(_plain(cell) for cell in row.cells)
     for each in remarks(fitting):
         yield f"\n{_plain(each)}"
     yield f"\n<sub>{_plain('; '.join([f'slipstream tune {script_of(session)}', *_machine(session.environment)]))}</sub>"

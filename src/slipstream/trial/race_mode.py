@@ -143,7 +143,9 @@ class RaceMode:
             device_free_bytes=free_bytes,
             start_bytes=limit.start_bytes if limit is not None else 0,
             held_bytes=limit.weigh() if limit is not None else 0,
-            changes=list(context.changes),
-            declined=[*context.declined, *self._run.complaints],
+            limit_fault=limit.fault if limit is not None else "",
+            changes=list(context.change_notes),
+            declined=list(context.decline_notes),
+            complaints=list(self._run.complaints),
             edits=list(context.edits),
         )

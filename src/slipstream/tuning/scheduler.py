@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from slipstream.diagnose.statistics import median
-from slipstream.records import BlockTiming, Recipe
+from slipstream.records import BlockTiming, Failure, Recipe
 from slipstream.tuning.block_length import BlockPlan, block, typical_step_s
 from slipstream.tuning.budget import HOPE_SHARE, Budget
 from slipstream.tuning.comparison import LEADING_ROUNDS, MIN_ROUNDS, Comparison
@@ -164,7 +164,7 @@ class RaceScheduler:
                     f"{trials.name} could not be started: {failure}{COPIES if trials.role == 'base' else ''}"
                 )
 
-    def _enter(self, trials: RecipeTrials) -> str:
+    def _enter(self, trials: RecipeTrials) -> Failure | None:
         start_s, is_new = self._budget.now_s(), trials.trial is None
         failure = self._pool.enter(trials)
         if is_new and not failure:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from slipstream.records import BlockTiming, Fingerprint, Recipe, Role, TrialRecord, TrialSpec
+from slipstream.records import BlockTiming, Failure, Fingerprint, Recipe, Role, TrialRecord, TrialSpec
 from slipstream.tuning.progress import ProgressListener
 from slipstream.wire.backend import RaceBackend
 
@@ -84,11 +84,11 @@ class TrialPool:
             ident = self._expected[id(trials)] = next(self._idents)
             self._backend.expect(TrialSpec(ident, trials.role, trials.recipe))
 
-    def enter(self, trials: RecipeTrials) -> str:
-        """Starts a trial if none is running. Returns "", or why it failed."""
+    def enter(self, trials: RecipeTrials) -> Failure | None:
+        """Starts a trial if none is running. Returns None, or why it failed."""
         self._idle.discard(id(trials))
         if trials.trial is not None:
-            return ""
+            return None
         self._free_memory()
         ident = self._expected.pop(id(trials), None)
         ident = next(self._idents) if ident is None else ident
@@ -159,7 +159,8 @@ def _closed(timing: BlockTiming, num_steps: int, is_only: bool) -> BlockTiming:
     if timing.num_steps > num_steps // 2:
         return timing
     reached = timing.first_step + timing.num_steps
-    failure = f"the script ended after {reached} steps, too few to time it" if is_only else ""
+    ended = Failure(f"the script ended after {reached} steps, too few to time it", "ended", reached)
+    failure = ended if is_only else None
     return msgspec.structs.replace(timing, is_disturbed=True, failure=failure)
 
 

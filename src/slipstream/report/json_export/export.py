@@ -52,6 +52,7 @@ from slipstream.report.json_export.schema import (
 from slipstream.report.text.check import evaluation, training_time, verdict, warning
 from slipstream.report.text.fit import sentence
 from slipstream.report.text.memory import MEMORY, batch_sizes, largest_batch, summarise
+from slipstream.report.text.notes import all_notes
 from slipstream.report.text.numbers import relative, where
 from slipstream.report.text.stages import StageTable, input_stages, main_stages
 from slipstream.report.text.tune import gain
@@ -126,7 +127,7 @@ def document(session: Session) -> Export:
         training_time=_training_time(session),
         anatomy=_anatomy(session.anatomy, session.cwd) if session.anatomy else None,
         environment=session.environment,
-        notes=session.notes,
+        notes=all_notes(session),
         passed_through=session.passed_through,
         written=[relative(path, session.cwd) for path in session.written],
         verdicts=verdicts_of(session.tuning) if session.tuning else [],

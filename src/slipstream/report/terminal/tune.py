@@ -77,7 +77,7 @@ def _cell(row: Row, column: int, name_width: int, ink: ConsoleStyle) -> Text:
     if HEADINGS[column] == "verdict":
         return ink.text(text, _STYLES.get(row.verdict, "dim"))
     if HEADINGS[column] == "relative to base":
-        ratio, _, interval = text.partition(" ")
+        ratio, interval = row.relative_parts
         return ink.text(ratio, _STYLES.get(row.verdict, "")) + ink.text(f" {interval}" if interval else "", "dim")
     return ink.text(text, "dim" if row.kind in ("noise", "ceiling") or row.numerics == text == "unsound" else "")
 
@@ -91,10 +91,10 @@ def reason_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
     if names := not_raced(tuning):
         yield from _listed("no time", [(", ".join(names), "not raced. A longer --budget races them.")], ink)
     folded = not_applicable(tuning)
-    for index, line in enumerate(folded[:_MOST_APART]):
+    for index, (together, reason) in enumerate(folded[:_MOST_APART]):
         rest = len(folded) - _MOST_APART
         more = f" (and {plural(rest, 'more reason')})" if rest > 0 and index == _MOST_APART - 1 else ""
-        lines = ink.wrap(line + more, MARGIN, "dim")
+        lines = ink.wrap(f"{together}: {reason}{more}", MARGIN, "dim")
         if not index:
             lines[0] = heading("no use", "", ink) + lines[0][MARGIN:]
         yield from lines

@@ -18,6 +18,7 @@ from slipstream.diagnose.validation import is_playing
 from slipstream.records import Session, Summary
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.text.memory import MEMORY, observed
+from slipstream.report.text.notes import IDLE_GPU, idle_gpu_sentence
 from slipstream.report.text.numbers import in_ms, in_percent, in_seconds, plural
 from slipstream.report.text.tune import raced
 
@@ -45,7 +46,6 @@ def headline_lines(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
         yield styled(f" {ink.clip(said, ink.width - 2)}", "red")
 
 
-IDLE_GPU = "The device is the CPU although a GPU is present"
 _LONGEST = 200  # characters of a script's exception
 NOTHING_TO_GAIN = "Nothing to gain that this run could see."
 
@@ -107,11 +107,10 @@ def _without_findings(session: Session, summary: Summary) -> str:
 def warning(session: Session) -> str:
     """A warning that matters more than everything else, if there is one: a GPU that is not used.
 
-    A note from the trial takes precedence, because it knows the reason.
+    What the trial found takes precedence, because it includes the cause.
     """
-    for note in session.notes:
-        if note.startswith(IDLE_GPU):
-            return note
+    if session.idle_gpu is not None:
+        return idle_gpu_sentence(session, session.idle_gpu)
     facts, gpus = session.environment.torch, session.environment.gpus
     if not gpus or facts is None or not facts.device.startswith("cpu"):
         return ""
