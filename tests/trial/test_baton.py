@@ -14,7 +14,11 @@ import psutil
 import pytest
 import torch
 
-from slipstream.records import Ending, Recipe
+from slipstream.records import (
+    Ending,
+    Recipe,
+    TechniqueNote,
+)
 from slipstream.seams import data_threads
 from slipstream.seams.patching import Patches
 from slipstream.seams.stop import StopTrial
@@ -148,7 +152,8 @@ def test_the_end_of_the_script_is_reported(tmp_path: Path, patches: Patches) -> 
 
 def test_an_exception_before_the_first_tick_is_reported_on_request(tmp_path: Path) -> None:
     """A memory fit may run out of memory in its first step, after one of its techniques has declined."""
-    raised, report = Ending("raised", 1, 0.1, "RuntimeError: out of memory"), Report(declined=["pieces: batch norm"])
+    raised = Ending("raised", 1, 0.1, "RuntimeError: out of memory")
+    report = Report(declined=[TechniqueNote("pieces", "batch norm")])
     backend = FakeBackend(tmp_path / "baton", [])
     baton = Baton(str(tmp_path / "baton"), WARM_UP)
     baton.report = lambda: report

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Recipe, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _can_be_told(observation: Observation) -> Answer:
     if observation.device != "cpu":
         return no(f"the model is on {observation.device}, where denormals are not slower")
     if observation.torch is not None and observation.torch.flush_denormal:
-        return no("the script does it already")
+        return already("the script does it already")
     return YES
 
 

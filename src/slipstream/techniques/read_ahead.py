@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.source_edits import where
 
@@ -42,7 +42,7 @@ def applies(observation: Observation) -> Answer:
     if loader.is_iterable:
         return no("an iterable dataset has no order that is known in advance")
     if disk == "memory":
-        return no("the working directory lies in memory already")
+        return already("the working directory lies in memory already")
     if loader.start_method not in ("", "fork"):
         return no(f"workers are started by {loader.start_method}, and the files that they open are not seen")
     share = _share_of_reading(observation)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipstream.data.samples.pure_index import only_indexes_at
 from slipstream.records import Edit, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.prefill import fill_before_races
 from slipstream.techniques._core.source_edits import where
@@ -48,10 +48,10 @@ def applies(observation: Observation) -> Answer:
     if loader.batch_size is None:
         return no("the loader does not make batches of samples itself")
     if loader.dataset_name in ("TensorDataset", "list"):
-        return no(f"the samples of {loader.dataset_name} are in memory already")
+        return already(f"the samples of {loader.dataset_name} are in memory already")
     site = loader.getitem_site
     if site is not None and only_indexes_at(site.file, site.line):
-        return no(f"{loader.dataset_name} only indexes what is in memory already")
+        return already(f"{loader.dataset_name} only indexes what is in memory already")
     if loader.start_method not in ("", "fork"):
         return no("workers are spawned here, and each would need its own cache")
     length = observation.session.length

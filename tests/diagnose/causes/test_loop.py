@@ -53,10 +53,10 @@ def test_an_environment_gives_a_note_and_no_finding():
     ]
     diagnosis = diagnose(made_session(has_loader=False, input_ms=0, other_ms=40, stacks=stacks))
     assert diagnosis.findings == []
-    (note,) = [note for note in diagnosis.notes if "environment" in note]
+    (note,) = [note for note in diagnosis.diagnosis_notes if "environment" in note]
     assert note.startswith("The environment takes 29 of 71 ms a step (envs.step(actions), line 26).")
     few = diagnose(made_session(has_loader=False, input_ms=0, other_ms=4, stacks=stacks))
-    assert not any("environment" in note for note in few.notes)
+    assert not any("environment" in note for note in few.diagnosis_notes)
 
 
 def test_a_little_on_each_of_many_lines_is_no_line_to_change():

@@ -313,3 +313,21 @@ def test_every_row_that_ran_has_its_memory() -> None:
     memory = {row.name: row.memory for row in rows}
     assert memory["nothing (A/A)"] == "410 MB" and memory["all that was kept"] == "700 MB"
     assert [name for name, text in memory.items() if not text] == ["compile=default", CEILING], "those never ran"
+
+
+def test_columns_are_sorted_by_the_numbers_behind_the_cells() -> None:
+    tuning = made_tuning()
+    base, kept = (row for row in table_rows(tuning) if row.name in ("as it is", "workers=2"))
+    [verdict] = [one for one in tuning.verdicts if str(one.choice) == "workers=2" and one.kind == "single"]
+    assert verdict.speed is not None
+    assert kept.orders == (
+        None,
+        verdict.batch_size,
+        verdict.peak_bytes,
+        verdict.step_ms,
+        verdict.samples_per_s,
+        verdict.speed.ratio,
+        None,
+        None,
+    )
+    assert base.orders[3] == tuning.base_step_ms and base.orders[5] == 1.0 and base.relative == "1.00x"

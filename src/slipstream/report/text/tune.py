@@ -39,6 +39,10 @@ class Row(msgspec.Struct, frozen=True):
         return in_bytes(self.peak_bytes) if self.peak_bytes else ""
 
     @property
+    def step(self) -> str:
+        return in_digits(self.step_ms) if self.step_ms is not None else ""
+
+    @property
     def relative_parts(self) -> tuple[str, str]:
         """The ratio and its interval."""
         return (as_ratio(self.ratio), "") if self.ratio is not None else relative_parts(self.speed)
@@ -53,7 +57,7 @@ class Row(msgspec.Struct, frozen=True):
             self.name,
             f"{self.batch_size:,}" if self.batch_size else "",
             self.memory,
-            in_digits(self.step_ms) if self.step_ms is not None else "",
+            self.step,
             as_count(self.samples_per_s) if self.samples_per_s else "",
             self.relative,
             self.numerics,
