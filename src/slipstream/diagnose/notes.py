@@ -13,9 +13,10 @@ from slipstream.diagnose.gain import CLEARLY, rehearsal_of, rehearsed_words
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
 from slipstream.diagnose.input_path import costs_time, granted_share, input_path
 from slipstream.diagnose.selection import is_on_cpu, outside_evaluations
-from slipstream.diagnose.source_hints import count, ms, place
+from slipstream.diagnose.source_hints import place
 from slipstream.diagnose.speedtest_ranges import is_busy
 from slipstream.diagnose.typical_step import sampled_step
+from slipstream.numbers import in_percent, part_of_ms, plural
 from slipstream.records import Event, Session, StackCount, Summary
 
 LEAST_SHARE = 0.15  # of the step
@@ -37,7 +38,7 @@ def environment_note(session: Session, step_ms: float, phases: dict[str, float])
     if hot is None or total(stacks) < FEWEST_SAMPLES or taken_ms < LEAST_SHARE * step.step_ms:
         return ""
     return (
-        f"The environment takes {ms(taken_ms)} of {ms(step.step_ms)} ms {step.words} ({hot.expression}, line "
+        f"The environment takes {part_of_ms(taken_ms, step.step_ms)} {step.words} ({hot.expression}, line "
         f"{hot.site.line}). It depends on the model's actions, so no loader can prepare it. Run more environments at "
         "once, or run them in processes of their own."
     )
@@ -56,7 +57,7 @@ def machine_notes(session: Session, summary: Summary) -> list[str]:
             notes.append(f"The loader has no workers, but with {usable:g} usable core they would gain nothing here.")
     granted = granted_share(session, summary.ceilings)
     if granted < 0.8:
-        notes.append(f"{BUSY}: a computing thread of the script had {granted:.0%} of a core. {LONGER}")
+        notes.append(f"{BUSY}: a computing thread of the script had {in_percent(granted)} of a core. {LONGER}")
     elif is_busy(session.environment) and is_on_cpu(session):
         # Threads that wait for each other spin. They use CPU time, which says nothing about other programs.
         load, usable = session.environment.load, session.environment.num_usable
@@ -76,7 +77,7 @@ def _undecided_threads(session: Session) -> str:
     if facts is None or race is None or facts.num_threads == cores or race.low >= CLEARLY:
         return ""
     return (
-        f"torch computes with {count(facts.num_threads, 'thread')} on {count(cores, 'core')}. {race.setting} were no "
+        f"torch computes with {plural(facts.num_threads, 'thread')} on {plural(cores, 'core')}. {race.setting} were no "
         f"faster ({rehearsed_words(race)}), but other programs used the cores: check again on a quiet machine."
     )
 

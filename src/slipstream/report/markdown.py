@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from slipstream.numbers import plural
 from slipstream.records import Environment, Fitting, Session
 from slipstream.report.text.check import script_of
 from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, fit_rows, remarks
 from slipstream.report.text.fit import sentence as fit_sentence
-from slipstream.report.text.numbers import plural
 from slipstream.report.text.tune import HEADINGS, caveats, costs, gain, not_applicable, reasons, table_rows, worths
 
 _ALIGN = "lrrrrlll"

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Final
 
+from slipstream.numbers import as_count, as_gain, in_ms, in_percent
 from slipstream.records import Finding, Session, Summary
 from slipstream.report.terminal.step import known_ceilings
 from slipstream.report.text.check import ending, script_of, training_time, verdict, warning, watched
-from slipstream.report.text.numbers import as_count, as_gain, in_ms, in_percent, where
+from slipstream.report.text.locations import where
 from slipstream.report.text.tune import (
     HEADINGS,
     Row,

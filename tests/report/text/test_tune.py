@@ -12,6 +12,7 @@ import pytest
 from rich.cells import cell_len
 
 from slipstream.diagnose import diagnose
+from slipstream.numbers import as_ratio, between_ratios
 from slipstream.records import Choice, Length, Recipe, Session, Speed, TrialRecord, TrialSpec
 from slipstream.records.race import FARTHEST
 from slipstream.report.html.tables import whys
@@ -20,7 +21,6 @@ from slipstream.report.json_export.export import export
 from slipstream.report.markdown import to_markdown
 from slipstream.report.notebook import tuning_to_html
 from slipstream.report.terminal.session import render_brief, render_session
-from slipstream.report.text.numbers import as_ratio, between_ratios
 from slipstream.report.text.tune import CEILING, table_rows, worths
 from slipstream.testing.made_sessions import made_session
 from slipstream.testing.made_verdicts import made_tuning, made_verdict, tuned

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from slipstream.numbers import as_gain
 from slipstream.records import Finding, Session
 from slipstream.report.html.source import Reader, SourceLine, excerpt
-from slipstream.report.text.numbers import as_gain, where
+from slipstream.report.text.locations import where
 
 
 class FindingCard(msgspec.Struct, frozen=True):

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from slipstream.numbers import as_count, in_flops, in_ms, in_percent
 from slipstream.records import Anatomy, Fitting, ModuleShare, Operator, Summary, Tuning
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Cell, Chart, Key, Table, Terms, plain_table
 from slipstream.report.terminal.anatomy import CLASS_WORDS, achieved, remarks
 from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, fit_rows
-from slipstream.report.text.numbers import as_count, in_flops, in_ms, in_percent
 from slipstream.report.text.tune import HEADINGS, Row, costs, not_applicable, reasons, table_rows, worths
 
 IDENT = "operators"

@@ -51,8 +51,8 @@ from slipstream.report.json_export.schema import (
 )
 from slipstream.report.text.check import evaluation, training_time, verdict, warning
 from slipstream.report.text.fit import sentence
+from slipstream.report.text.locations import relative, where
 from slipstream.report.text.memory import MEMORY, batch_sizes, largest_batch, summarise
-from slipstream.report.text.numbers import relative, where
 from slipstream.report.text.stages import StageTable, input_stages, main_stages
 from slipstream.report.text.tune import gain
 

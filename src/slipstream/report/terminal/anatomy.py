@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from slipstream.numbers import as_count, in_flops, in_ms, in_percent
 from slipstream.records import Anatomy, Summary
 from slipstream.report.terminal import layout
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import MARGIN, folded
-from slipstream.report.text.numbers import as_count, in_flops, in_ms, in_percent, where
+from slipstream.report.text.locations import where
 
 NUM_OPERATORS = 5
 # Ratio of the profiled step to the usual one; the profiler adds less to operators that are long enough for a rate.

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from slipstream.diagnose.notes import BUSY
+from slipstream.numbers import as_ratio, between_ratios, in_ms
 from slipstream.records import SessionComparison
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import MARGIN, heading, rows
-from slipstream.report.text.numbers import as_ratio, between_ratios, in_ms
 
 CAVEAT = (
     "Measured at different times: the machine alone can cause such a difference. The interval covers only the"

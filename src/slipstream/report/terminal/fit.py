@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
+from slipstream.numbers import in_seconds, plural
 from slipstream.records import Fitting, Session
 from slipstream.report.terminal import layout
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.footer import machine_lines, note_lines
 from slipstream.report.text.check import script_of
 from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, fit_rows, remarks, sentence
-from slipstream.report.text.numbers import in_seconds, plural
 
 
 def render_fitting(session: Session, fitting: Fitting, console: Console, *, is_brief: bool = False) -> None:

@@ -9,10 +9,10 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from slipstream.numbers import as_count, as_ratio, between_ratios, in_bytes, in_ms, plural
 from slipstream.records import IndexEntry, Recipe
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import rows
-from slipstream.report.text.numbers import as_count, as_ratio, between_ratios, in_bytes, in_ms, plural
 
 _HEADINGS = ("session", "when", "command", "script", "commit", "step", "samples/s", "bound", "result")
 _ALIGN = "lllllrrll"

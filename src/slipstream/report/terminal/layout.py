@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.text import Text
 
+from slipstream.numbers import in_percent
 from slipstream.report.terminal.console import ConsoleStyle, style_of, styled
-from slipstream.report.text.numbers import in_percent
 
 
 def stacked(parts: Mapping[str, float], scale: float, width: int, ink: ConsoleStyle) -> Text:

@@ -14,8 +14,8 @@ from typing import Literal, TextIO
 
 import msgspec
 
+from slipstream.numbers import in_seconds
 from slipstream.records import Verdict
-from slipstream.report.text.numbers import in_seconds
 from slipstream.report.text.tune import WORDS, numerics_word, relative, single_name, was_raced
 
 _ERASE = "\r\x1b[2K"

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from slipstream.memory.forecast import forecast
 from slipstream.memory.remedies import list_remedies
+from slipstream.numbers import in_bytes, in_percent
 from slipstream.records import Footprint, Moment, Session
 from slipstream.report.terminal import layout
 from slipstream.report.terminal.console import ConsoleStyle, style_of, styled
@@ -30,7 +31,6 @@ from slipstream.report.text.memory import (
     samples_of,
     summarise,
 )
-from slipstream.report.text.numbers import in_bytes, in_percent
 
 _MOST_MODULES = 8
 _MOST_LINES = 6

@@ -8,11 +8,12 @@ from rich.text import Text
 
 from slipstream.diagnose.selection import training_loader
 from slipstream.diagnose.training_time import epoch_wait_ms
+from slipstream.numbers import in_ms, in_percent, plural
 from slipstream.records import Session, Summary
 from slipstream.report.terminal import layout
 from slipstream.report.terminal.console import ConsoleStyle, style_of, styled
 from slipstream.report.terminal.layout import MARGIN, heading
-from slipstream.report.text.numbers import in_ms, in_percent, plural, relative
+from slipstream.report.text.locations import relative
 from slipstream.report.text.stages import StageTable, input_stages, main_stages
 
 NUM_STAGES = 4

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from rich.text import Text
 
+from slipstream.numbers import plural
 from slipstream.records import Session, Tuning
 from slipstream.report.terminal import layout
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import MARGIN, heading
-from slipstream.report.text.numbers import plural
 from slipstream.report.text.tune import (
     HEADINGS,
     Row,

@@ -15,10 +15,10 @@ from slipstream.diagnose.selection import num_workers
 from slipstream.diagnose.source_hints import place
 from slipstream.diagnose.typical_step import sampled_step
 from slipstream.diagnose.validation import is_playing
+from slipstream.numbers import in_ms, in_percent, in_seconds, plural
 from slipstream.records import Session, Summary
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.text.memory import MEMORY, observed
-from slipstream.report.text.numbers import in_ms, in_percent, in_seconds, plural
 from slipstream.report.text.tune import raced
 
 

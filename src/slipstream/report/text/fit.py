@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from slipstream.numbers import as_count, as_ratio, in_binary, plural
 from slipstream.records import FitAttempt, Fitting
-from slipstream.report.text.numbers import as_count, as_ratio, in_binary, plural
 from slipstream.report.text.tune import relative
 
 FIT_HEADINGS: Final = ("batch", "with", "memory", "step ms", "samples/s", "relative to base", "within the limit")

@@ -10,8 +10,9 @@ from slipstream.diagnose.memory_growth import has_stopped, was_followed
 from slipstream.diagnose.selection import training_loader
 from slipstream.memory.forecast import Forecast, forecast
 from slipstream.memory.remedies import Remedy
+from slipstream.numbers import in_bytes, in_percent, plural
 from slipstream.records import Footprint, Growth, Leak, LineBytes, ModuleBytes, Session
-from slipstream.report.text.numbers import in_bytes, in_percent, plural, where
+from slipstream.report.text.locations import where
 
 MEMORY = "memory"  # the command
 _LEAST_SHARE = 0.005  # share of the peak that gets a row

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from slipstream.numbers import in_bytes
 from slipstream.records import Remains
+from slipstream.report.text.locations import where
 from slipstream.report.text.memory import grouped, kind_words
-from slipstream.report.text.numbers import in_bytes, where
 
 _MOST = 3
 _LEAST_SHARE = 0.02

@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
+from slipstream.numbers import as_count, as_ratio, between_ratios, in_bytes, in_seconds, ms_in_digits, plural, times
 from slipstream.records import Choice, Numerics, Session, Speed, TrialRecord, Tuning, Verdict
-from slipstream.report.text.numbers import as_count, as_ratio, between_ratios, in_bytes, in_seconds, plural
 
 HEADINGS: Final = (
     *("technique", "batch", "memory", "step ms", "samples/s", "relative to base", "numerics", "verdict"),
@@ -71,7 +71,7 @@ def _base(tuning: Tuning) -> Row:
         BASE,
         _count(tuning.base_batch_size),
         _bytes(tuning.base_peak_bytes),
-        in_digits(tuning.base_step_ms),
+        ms_in_digits(tuning.base_step_ms),
         _rate(tuning.base_samples_per_s),
         "1.00x",
         kind="base",
@@ -98,7 +98,7 @@ def _together(tuning: Tuning) -> Iterator[Row]:
         step_ms = tuning.base_step_ms / tuning.total.ratio
         rate = tuning.base_samples_per_s * tuning.total.ratio
         memory = _bytes(_peak_bytes([each for each in tuning.trials if each.spec.recipe == tuning.recipe]))
-        cells = (memory, in_digits(step_ms), _rate(rate), relative(tuning.total))
+        cells = (memory, ms_in_digits(step_ms), _rate(rate), relative(tuning.total))
         yield Row("all that was kept", _count(tuning.base_batch_size), *cells, verdict="kept", kind="total")
 
 
@@ -112,7 +112,7 @@ def _tried(verdict: Verdict, name: str) -> Row:
         name,
         _count(verdict.batch_size),
         _bytes(verdict.peak_bytes),
-        in_digits(verdict.step_ms) if verdict.step_ms is not None else "",
+        ms_in_digits(verdict.step_ms) if verdict.step_ms is not None else "",
         _rate(verdict.samples_per_s),
         relative(verdict.speed),
         numerics_word(verdict.numerics),
@@ -127,7 +127,7 @@ def _ceiling(tuning: Tuning) -> Iterator[Row]:
     gain = tuning.base_step_ms / tuning.ceiling_ms if tuning.ceiling_ms else 0.0
     if tuning.ceiling_ms and gain > max((_ratio(verdict) for verdict in tuning.verdicts), default=0.0):
         rate = _rate(tuning.base_samples_per_s * gain)
-        yield Row(CEILING, "", "", in_digits(tuning.ceiling_ms), rate, as_ratio(gain), kind="ceiling")
+        yield Row(CEILING, "", "", ms_in_digits(tuning.ceiling_ms), rate, as_ratio(gain), kind="ceiling")
 
 
 def relative(speed: Speed | None) -> str:
@@ -142,11 +142,6 @@ def numerics_word(numerics: Numerics | None) -> str:
     if numerics is None:
         return ""
     return {True: numerics.claimed, False: "unsound", None: "not seen"}[numerics.is_sound]
-
-
-def in_digits(ms: float) -> str:
-    """Milliseconds to three digits, without the unit: the heading has it."""
-    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 1 else f"{ms:.2f}"
 
 
 def _count(number: int | None) -> str:
@@ -231,8 +226,7 @@ def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
     decided has no interval in its own row: this figure, or the race of the whole recipe, is its proof."""
     for choice in tuning.recipe.choices:
         if speed := _left_out(tuning, choice):
-            interval = f"{speed.low:.2f} to {speed.high:.2f}"
-            yield str(choice), f"worth {as_ratio(speed.ratio)} ({interval}) inside the recipe"
+            yield str(choice), f"worth {times(speed)} inside the recipe"
             continue
         own = [verdict for verdict in tried(tuning) if verdict.choice == choice and verdict.decision == "kept"]
         if own and own[-1].speed is not None and not own[-1].speed.is_bounded:
