@@ -85,7 +85,7 @@ def _operator_rows(anatomy: Anatomy, ink: ConsoleStyle) -> list[Text]:
         row += _times("CPU", operator.self_cpu_ms, operator.total_cpu_ms, ink)
         row += _times("device", operator.self_device_ms, operator.total_device_ms, ink) if on_device else []
         rows.append(row)
-    return layout.rows(rows, "lr" + "r" * (2 if on_device else 1), indent=MARGIN) if rows else []
+    return layout.rows(rows, "lr" + "r" * (2 if on_device else 1), ink, indent=MARGIN) if rows else []
 
 
 def _times(processor: str, self_ms: float, total_ms: float, ink: ConsoleStyle) -> list[layout.Cell]:

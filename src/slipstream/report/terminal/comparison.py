@@ -104,7 +104,7 @@ def _phase_lines(comparison: SessionComparison, ink: ConsoleStyle) -> Iterator[T
         change = _signed(one.after_ms - one.before_ms)
         cells = (one.phase, in_ms(one.before_ms), in_ms(one.after_ms), change, mark)
         table.append([ink.text(cell) for cell in cells])
-    yield from rows(table, "lrrrl", indent=1)
+    yield from rows(table, "lrrrl", ink, indent=1)
 
 
 def _signed(ms: float) -> str:

@@ -48,7 +48,7 @@ def _table(fitting: Fitting, ink: ConsoleStyle) -> Iterator[Text]:
     cells: list[list[layout.Cell]] = [[ink.text(FIT_HEADINGS[column], "dim") for column in columns]]
     for row in rows:
         cells.append([ink.text(row[column], _style(row[column])) for column in columns])
-    yield from layout.rows(cells, "".join(FIT_ALIGN[column] for column in columns), indent=1)
+    yield from layout.rows(cells, "".join(FIT_ALIGN[column] for column in columns), ink, indent=1)
 
 
 def _style(cell: str) -> str:

@@ -43,7 +43,7 @@ def _lines(entries: Sequence[IndexEntry], ink: ConsoleStyle) -> Iterator[Text]:
     for row in cells:
         row[at] = ink.clip(row[at], room)
     headings = [styled(_HEADINGS[index], "bold") for index in columns]
-    yield from rows([headings, *cells], "".join(_ALIGN[index] for index in columns), indent=1)
+    yield from rows([headings, *cells], "".join(_ALIGN[index] for index in columns), ink, indent=1)
     for entry in [entry for entry in readable if entry.ratio][:1]:
         yield from ink.wrap(f"{entry.name} kept: {entry.recipe}", 1, "dim")
     if num_lost := len(entries) - len(readable):

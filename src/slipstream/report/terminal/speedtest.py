@@ -140,7 +140,7 @@ def _lines(test: SpeedTest, ink: ConsoleStyle) -> Iterator[Text]:
     yield Text()
     judged = judge_machine(test)
     headings = [styled(word, "bold") for word in ("", "here", "usual", "")]
-    yield from rows([headings, *(_row(one, ink) for one in judged)], "lrll", indent=1)
+    yield from rows([headings, *(_row(one, ink) for one in judged)], "lrll", ink, indent=1)
     yield Text()
     yield from _listed("wrong?", remarks(test) or ["Nothing looks wrong."], ink)
     yield from _listed("notes", test.notes, ink)

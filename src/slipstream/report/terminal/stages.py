@@ -64,7 +64,7 @@ def _stage_rows(found: StageTable, session: Session, summary: Summary, ink: Cons
     if first_ms:
         note = styled(f"more for the first batch of an epoch{why_first(session)}", "dim")
         rows.append(["first", ink.text(in_ms(first_ms), style_of("input")), "", note])
-    return layout.rows(rows, "lrrl", indent=MARGIN)
+    return layout.rows(rows, "lrrl", ink, indent=MARGIN)
 
 
 def first_batch_ms(found: StageTable, session: Session, summary: Summary) -> float:

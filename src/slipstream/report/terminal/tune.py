@@ -27,7 +27,7 @@ from slipstream.report.text.tune import (
 
 _ALIGN = "lrrrrlll"
 _DROPPED_FIRST = ("batch", "memory", "samples/s", "numerics")  # columns, in this order, until the names fit
-_GAP = 2
+_GAP = 2  # cells between two columns, as layout.rows has them
 _STYLES = {"kept": "green", "rejected": "dim", "unsure": "yellow", "failed": "red"}
 _MOST_APART = 4
 
@@ -45,7 +45,7 @@ def table_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
     cells: list[list[layout.Cell]] = [[ink.text(HEADINGS[column], "dim") for column in columns]]
     for row in rows:
         cells.append([_cell(row, column, name_width, ink) for column in columns])
-    yield from layout.rows(cells, "".join(_ALIGN[column] for column in columns), indent=1, gap=_GAP)
+    yield from layout.rows(cells, "".join(_ALIGN[column] for column in columns), ink, indent=1)
 
 
 def _columns(rows: list[Row], ink: ConsoleStyle) -> list[int]:
