@@ -24,6 +24,7 @@ from slipstream.report.text.tune import (
     costs,
     gain,
     not_applicable,
+    not_raced,
     raced,
     reasons,
     table_rows,
@@ -141,7 +142,7 @@ def tuning_to_html(session: Session) -> str:
         f'<div class="verdict">{escape(gain(session))}</div>',
         *(f"<div>{escape(sentence)}</div>" for sentence in caveats(session)),
         f"<table><tr>{heads}</tr>{''.join(_row(row, columns) for row in rows)}</table>",
-        *_listed([*worths(tuning), *costs(tuning), *reasons(tuning)]),
+        *_listed([*worths(tuning), *costs(tuning), *reasons(tuning), *not_raced(tuning)]),
         *(f'<div class="dim">not applicable: {escape(line)}</div>' for line in not_applicable(tuning)),
         *(f'<div class="dim">{escape(note)}</div>' for note in session.notes),
     ]

@@ -88,8 +88,7 @@ def reason_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
     yield from _listed("proof", worths(tuning), ink)
     yield from _listed("costs", costs(tuning), ink)
     yield from _listed("not kept", reasons(tuning), ink)
-    if names := not_raced(tuning):
-        yield from _listed("no time", [(", ".join(names), "not raced. A longer --budget races them.")], ink)
+    yield from _listed("no time", not_raced(tuning), ink)
     folded = not_applicable(tuning)
     for index, line in enumerate(folded[:_MOST_APART]):
         rest = len(folded) - _MOST_APART
