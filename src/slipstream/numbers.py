@@ -1,4 +1,4 @@
-"""Formats numbers with their units: durations, sizes, shares, counts, rates and ratios. The only module that does.
+"""Formats numbers with their units: durations, sizes, shares, counts, rates and ratios.
 
 Sizes are in powers of 1000 (kB, MB, GB), as disks and networks count. Memory limits and what is counted against them
 are in powers of 1024 (MiB, GiB), as `--memory-limit`, Docker and cgroups count.
