@@ -19,8 +19,8 @@ import torch
 
 from slipstream.fit.attempts import FitAttempts, FitRun
 from slipstream.fit.options import FitOptions
+from slipstream.numbers import in_binary
 from slipstream.report.text.fit import say_trial
-from slipstream.report.text.numbers import in_binary
 from slipstream.supervise.race import ProcessBackend
 from slipstream.tuning.progress import SilentListener
 from slipstream.workflows.fit import fit_script

@@ -13,9 +13,10 @@ from slipstream.diagnose.gain import CLEARLY, rehearsal_of, rehearsed_words
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
 from slipstream.diagnose.input_path import costs_time, granted_share, input_path
 from slipstream.diagnose.selection import is_on_cpu, outside_evaluations
-from slipstream.diagnose.source_hints import count, ms, place
+from slipstream.diagnose.source_hints import place
 from slipstream.diagnose.speedtest_ranges import is_busy
 from slipstream.diagnose.typical_step import sampled_step
+from slipstream.numbers import in_percent, part_of_ms, plural
 from slipstream.records import Event, Session, StackCount, Summary
 
 LEAST_SHARE = 0.15  # of the step
@@ -37,7 +38,7 @@ def environment_note(session: Session, step_ms: float, phases: dict[str, float])
     if hot is None or total(stacks) < FEWEST_SAMPLES or taken_ms < LEAST_SHARE * step.step_ms:
         return ""
     return (
-        f"The environment takes {ms(taken_ms)} of {ms(step.step_ms)} ms {step.words} ({hot.expression}, line "
+        f"The environment takes {part_of_ms(taken_ms, step.step_ms)} {step.words} ({hot.expression}, line "
         f"{hot.site.line}). It depends on the model's actions, so no loader can prepare it. Run more environments at "
         "once, or run them in processes of their own."
     )
@@ -58,7 +59,8 @@ def machine_notes(session: Session, summary: Summary) -> list[str]:
     # Threads that wait for each other spin. They use CPU time, which says nothing about other programs.
     was_busy_before = is_busy(session.environment) and is_on_cpu(session)
     if is_short_of_cores(session, summary):
-        notes.append(f"The machine was busy: a computing thread of the script had {granted:.0%} of a core. {_LONGER}")
+        share = in_percent(granted)
+        notes.append(f"The machine was busy: a computing thread of the script had {share} of a core. {_LONGER}")
     elif was_busy_before:
         load, usable = session.environment.load, session.environment.num_usable
         began = "The machine was busy when the measurement began"
@@ -83,7 +85,7 @@ def _undecided_threads(session: Session) -> list[str]:
     if facts is None or race is None or facts.num_threads == cores or race.low >= CLEARLY:
         return []
     return [
-        f"torch computes with {count(facts.num_threads, 'thread')} on {count(cores, 'core')}. {race.setting} were no "
+        f"torch computes with {plural(facts.num_threads, 'thread')} on {plural(cores, 'core')}. {race.setting} were no "
         f"faster ({rehearsed_words(race)}), but other programs used the cores: check again on a quiet machine."
     ]
 

@@ -17,9 +17,9 @@ from slipstream.fit.options import FitError, FitOptions
 from slipstream.fit.shrink import MemoryGap, make_room
 from slipstream.memory.batch_bisection import BatchBisection, Held, held_by, num_twos
 from slipstream.memory.forecast import forecast
+from slipstream.numbers import in_binary
 from slipstream.records import Choice, FitAttempt, Fitting, Recipe, Session
 from slipstream.report.text.fit import say_trial
-from slipstream.report.text.numbers import in_binary
 from slipstream.techniques._core.catalogue import Technique, catalogue
 from slipstream.techniques._core.observation import Observation
 from slipstream.tuning.progress import ProgressListener

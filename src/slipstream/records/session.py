@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from slipstream.records.anatomy import Anatomy, TorchProfile
 from slipstream.records.environment import Environment, IdleGpu, Revision
@@ -25,10 +26,15 @@ SCHEMA = 2
 
 
 class Ending(msgspec.Struct, frozen=True):
-    reason: Literal["stopped", "finished", "raised", "interrupted", "killed"]
-    exit_code: int
-    seconds: float
-    message: str = ""
+    """How the script ended. The descriptions are shown in docs/json.md."""
+
+    reason: Annotated[
+        Literal["stopped", "finished", "raised", "interrupted", "killed"],
+        Meta(description="`stopped` by slipstream, `finished`, `raised`, `interrupted` or `killed`"),
+    ]
+    exit_code: Annotated[int, Meta(description="of the script; 0 when slipstream stopped it")]
+    seconds: Annotated[float, Meta(description="from start to end")]
+    message: Annotated[str, Meta(description="of the script's exception, if it raised")] = ""
 
 
 class Memory(msgspec.Struct, frozen=True, array_like=True, gc=False):

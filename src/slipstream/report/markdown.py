@@ -8,12 +8,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from slipstream.numbers import plural
 from slipstream.records import Environment, Fitting, Session
 from slipstream.report.text.check import script_of
 from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, fit_rows, remarks
 from slipstream.report.text.fit import sentence as fit_sentence
-from slipstream.report.text.numbers import plural
-from slipstream.report.text.tune import HEADINGS, caveats, costs, gain, not_applicable, reasons, table_rows, worths
+from slipstream.report.text.tune import (
+    HEADINGS,
+    caveats,
+    costs,
+    gain,
+    not_applicable,
+    not_raced,
+    reasons,
+    table_rows,
+    worths,
+)
 
 _ALIGN = "lrrrrlll"
 
@@ -40,7 +50,7 @@ def _lines(session: Session) -> Iterator[str]:
     yield "|" + "|".join("---:" if _ALIGN[index] == "r" else "---" for index in columns) + "|"
     for row in rows:
         yield _row(_plain(row[index]) for index in columns)
-    listed = [*worths(tuning), *costs(tuning), *reasons(tuning)]
+    listed = [*worths(tuning), *costs(tuning), *reasons(tuning), *not_raced(tuning)]
     if listed:
         yield ""
     for name, sentence in listed:

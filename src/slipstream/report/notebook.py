@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Final
 
+from slipstream.numbers import as_count, as_gain, in_ms, in_percent
 from slipstream.records import Finding, Session, Summary
 from slipstream.report.terminal.step import known_ceilings
 from slipstream.report.text.check import ending, script_of, training_time, verdict, warning, watched
+from slipstream.report.text.locations import where
 from slipstream.report.text.notes import all_notes
-from slipstream.report.text.numbers import as_count, as_gain, in_ms, in_percent, where
 from slipstream.report.text.tune import (
     HEADINGS,
     Row,
@@ -24,6 +25,7 @@ from slipstream.report.text.tune import (
     costs,
     gain,
     not_applicable,
+    not_raced,
     raced,
     reasons,
     table_rows,
@@ -141,7 +143,7 @@ def tuning_to_html(session: Session) -> str:
         f'<div class="verdict">{escape(gain(session))}</div>',
         *(f"<div>{escape(sentence)}</div>" for sentence in caveats(session)),
         f"<table><tr>{heads}</tr>{''.join(_row(row, columns) for row in rows)}</table>",
-        *_listed([*worths(tuning), *costs(tuning), *reasons(tuning)]),
+        *_listed([*worths(tuning), *costs(tuning), *reasons(tuning), *not_raced(tuning)]),
         *(
             f'<div class="dim">not applicable: {escape(names)}: {escape(reason)}</div>'
             for names, reason in not_applicable(tuning)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slipstream.numbers import in_ms
 from slipstream.records import Edit, Setting
 from slipstream.techniques._core.card import YES, Answer, Card, no
 from slipstream.techniques._core.observation import Observation
@@ -37,7 +38,7 @@ def applies(observation: Observation) -> Answer:
         return copied
     transfer_ms = summary.phases.get("transfer", 0.0) if summary is not None else None
     if summary is not None and transfer_ms is not None and transfer_ms < LEAST_SHARE * summary.step_ms:
-        return no(f"copies take only {transfer_ms:.2g} ms of a step of {summary.step_ms:.3g} ms")
+        return no(f"copies take only {in_ms(transfer_ms)} of a step of {in_ms(summary.step_ms)}")
     return YES
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slipstream.numbers import in_percent
 from slipstream.records import Edit, Recipe, Setting
 from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
@@ -80,7 +81,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         if share == 1.0:
             context.changed(f"denormals are zero in {torch.get_num_threads()} threads")
         else:
-            context.decline(f"only {share:.0%} of the work runs in threads whose mode could be set")
+            context.decline(f"only {in_percent(share)} of the work runs in threads whose mode could be set")
 
     context.on_model(reach_all_threads)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slipstream.numbers import in_percent
 from slipstream.records import Edit, Setting
 from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
@@ -49,7 +50,7 @@ def applies(observation: Observation) -> Answer:
     if share is None:
         return no("the check did not see how the time of a batch is spent")
     if share < SLOW_DISKS.get(disk, LEAST_SHARE):
-        return no(f"reading is only {share:.0%} of the work on a batch")
+        return no(f"reading is only {in_percent(share)} of the work on a batch")
     return YES
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from slipstream.data.samples.pure_index import only_indexes_at
+from slipstream.numbers import in_percent
 from slipstream.records import Edit, Setting
 from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
@@ -87,7 +88,7 @@ def _admit(kept: SampleCache, arguments: LoaderArguments) -> None:
 def _fill(context: ApplyContext, kept: SampleCache, loader: Any, limit_s: float) -> None:
     num_kept, share = kept.fill(loader, limit_s)
     if num_kept:
-        context.changed(f"before the race {share:.0%} of the next epoch was read: {num_kept:,} samples cached")
+        context.changed(f"before the race {in_percent(share)} of the next epoch was read: {num_kept:,} samples cached")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

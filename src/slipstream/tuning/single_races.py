@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from slipstream.numbers import times
 from slipstream.records import Choice, Recipe, Setting, Speed, Verdict
-from slipstream.report.text.numbers import times
 from slipstream.tuning.budget import share_kept_back
 from slipstream.tuning.candidates import Candidate
 from slipstream.tuning.comparison import LEADING, LEADING_ROUNDS, Comparison

@@ -408,4 +408,4 @@ def test_the_leak_that_explains_the_memory_is_named():
     smaller = [leaks[0], msgspec.structs.replace(leaks[1], num_bytes=195 * 60_000)]  # the rest is in its graph
     again = next(one for one in ranked(msgspec.structs.replace(session, leaks=smaller)) if one.cause == found.cause)
     assert again.site.line == 41
-    assert found.advice.endswith("The values themselves are 199 KB each: keep few of them, or a number.")
+    assert found.advice.endswith("The values themselves are 199 kB each: keep few of them, or a number.")

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from slipstream.numbers import in_binary
 from slipstream.records import Choice, FitAttempt, Fitting, Recipe, Session
 from slipstream.records.race import Speed
 from slipstream.report.html.page import to_page
@@ -16,7 +17,6 @@ from slipstream.report.json_export.export import export
 from slipstream.report.markdown import to_markdown
 from slipstream.report.terminal.session import render_brief, render_session
 from slipstream.report.text.fit import fit_rows, learning_rate_question, sentence
-from slipstream.report.text.numbers import in_binary
 from slipstream.testing.made_sessions import made_session
 
 GIB = 1 << 30

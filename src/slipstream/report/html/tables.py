@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from slipstream.numbers import as_count, in_flops, in_ms, in_percent
 from slipstream.records import Anatomy, Fitting, ModuleShare, Operator, Summary, Tuning
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Cell, Chart, Key, Table, Terms, plain_table
 from slipstream.report.terminal.anatomy import CLASS_WORDS, achieved, remarks
 from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, fit_rows
-from slipstream.report.text.numbers import as_count, in_flops, in_ms, in_percent
-from slipstream.report.text.tune import HEADINGS, Row, costs, not_applicable, reasons, table_rows, worths
+from slipstream.report.text.tune import HEADINGS, Row, costs, not_applicable, not_raced, reasons, table_rows, worths
 
 IDENT = "operators"
 TITLE = "The model's operators, by kind"
@@ -151,6 +151,7 @@ def whys(tuning: Tuning) -> list[Terms]:
         Terms("What leaving it out costs", list(worths(tuning))),
         Terms("What it costs once", list(costs(tuning))),
         Terms("Why not the others", list(reasons(tuning))),
+        Terms("No time was left for", not_raced(tuning)),
         Terms("Not applicable here", not_applicable(tuning), is_folded=True),
     ]
     return [each for each in lists if each.entries]

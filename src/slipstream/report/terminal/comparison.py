@@ -8,10 +8,10 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from slipstream.numbers import as_ratio, between_ratios, in_ms
 from slipstream.records import SessionComparison
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import MARGIN, heading, rows
-from slipstream.report.text.numbers import as_ratio, between_ratios, in_ms
 
 CAVEAT = (
     "Measured at different times: the machine alone can cause such a difference. The interval covers only the"
@@ -105,7 +105,7 @@ def _phase_lines(comparison: SessionComparison, ink: ConsoleStyle) -> Iterator[T
         change = _signed(one.after_ms - one.before_ms)
         cells = (one.phase, in_ms(one.before_ms), in_ms(one.after_ms), change, mark)
         table.append([ink.text(cell) for cell in cells])
-    yield from rows(table, "lrrrl", indent=1)
+    yield from rows(table, "lrrrl", ink, indent=1)
 
 
 def _signed(ms: float) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
+from slipstream.numbers import in_seconds, plural
 from slipstream.records import Fitting, Session
 from slipstream.report.terminal import layout
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.footer import machine_lines, note_lines
 from slipstream.report.text.check import script_of
 from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, FitRow, fit_rows, remarks, sentence
-from slipstream.report.text.numbers import in_seconds, plural
 
 _OUTCOME = FIT_HEADINGS.index("within the limit")
 
@@ -50,7 +50,7 @@ def _table(fitting: Fitting, ink: ConsoleStyle) -> Iterator[Text]:
     cells: list[list[layout.Cell]] = [[ink.text(FIT_HEADINGS[column], "dim") for column in columns]]
     for row in rows:
         cells.append([ink.text(row.cells[column], _style(row) if column == _OUTCOME else "") for column in columns])
-    yield from layout.rows(cells, "".join(FIT_ALIGN[column] for column in columns), indent=1)
+    yield from layout.rows(cells, "".join(FIT_ALIGN[column] for column in columns), ink, indent=1)
 
 
 def _style(row: FitRow) -> str:

@@ -15,12 +15,12 @@ from slipstream.diagnose.selection import num_workers
 from slipstream.diagnose.source_hints import place
 from slipstream.diagnose.typical_step import sampled_step
 from slipstream.diagnose.validation import is_playing
+from slipstream.numbers import in_ms, in_percent, in_seconds, plural
 from slipstream.records import Session, Summary
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.text.memory import MEMORY, observed
 from slipstream.report.text.notes import IDLE_GPU, idle_gpu_sentence
-from slipstream.report.text.numbers import in_ms, in_percent, in_seconds, plural
-from slipstream.report.text.tune import raced
+from slipstream.report.text.tune import raced, whole_training
 
 
 def basis(session: Session) -> str:
@@ -118,23 +118,14 @@ def warning(session: Session) -> str:
 
 
 def training_time(session: Session) -> str:
-    """ "90 epochs: 14 h at this rate; 9 h if input were free", if the length is known.
-
-    The number of iterations of an outer loop is not known. With one, the sentence gives the time of one iteration.
-    """
+    """ "90 epochs: 14 h at this rate; 9 h if input were free", if the length is known."""
     summary = session.summary
     if summary is None or summary.seconds_left is None:
         return ""
     sentence = f"{in_seconds(summary.seconds_left)} at this rate"
     if summary.seconds_best is not None and summary.seconds_best < 0.97 * summary.seconds_left:
         sentence += f"; {in_seconds(summary.seconds_best)} if input were free"
-    length = session.length
-    each = f" for each iteration of {place(length.around)}" if length and length.around else ""
-    if length and length.num_epochs:
-        return f"{plural(length.num_epochs, 'epoch')}{each}: {sentence}"
-    if length and length.num_steps:
-        return f"{plural(length.num_steps, 'step')}{each}: {sentence}"
-    return f"the whole training: {sentence}"
+    return f"{whole_training(session.length)}: {sentence}"
 
 
 def evaluation(session: Session) -> str:

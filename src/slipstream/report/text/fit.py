@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
+from slipstream.numbers import as_count, as_ratio, in_binary, plural
 from slipstream.records import FitAttempt, Fitting
-from slipstream.report.text.numbers import as_count, as_ratio, in_binary, plural
 from slipstream.report.text.tune import relative
 
 FIT_HEADINGS: Final = ("batch", "with", "memory", "step ms", "samples/s", "relative to base", "within the limit")

@@ -8,8 +8,9 @@ from typing import Final
 
 import msgspec
 
-from slipstream.records import Choice, Numerics, Session, Speed, TrialRecord, Tuning, Verdict
-from slipstream.report.text.numbers import as_count, as_ratio, between_ratios, in_bytes, in_seconds, plural
+from slipstream.diagnose.source_hints import place
+from slipstream.numbers import as_count, as_ratio, between_ratios, in_bytes, in_seconds, plural, times
+from slipstream.records import Choice, Length, Numerics, Session, Speed, TrialRecord, Tuning, Verdict
 
 HEADINGS: Final = (
     *("technique", "batch", "memory", "step ms", "samples/s", "relative to base", "numerics", "verdict"),
@@ -40,7 +41,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def step(self) -> str:
-        return in_digits(self.step_ms) if self.step_ms is not None else ""
+        return ms_in_digits(self.step_ms) if self.step_ms is not None else ""
 
     @property
     def relative_parts(self) -> tuple[str, str]:
@@ -180,11 +181,6 @@ def numerics_word(numerics: Numerics | None) -> str:
     return {True: numerics.claimed, False: "unsound", None: "not seen"}[numerics.is_sound]
 
 
-def in_digits(ms: float) -> str:
-    """Milliseconds to three digits, without the unit: the heading has it."""
-    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 1 else f"{ms:.2f}"
-
-
 NOTHING_KEPT = "No technique was proved to make the script faster. It stays as it is."
 NOTHING_TRIED = "No technique could be tried, for the reasons below. The script stays as it is."
 BROKEN_OFF = "Interrupted before anything was kept."
@@ -210,14 +206,18 @@ def as_fast(speed: Speed) -> str:
 def _before_and_after(session: Session, tuning: Tuning) -> str:
     if tuning.seconds_before is None or tuning.seconds_after is None:
         return ""
-    length = session.length
-    if length and length.num_epochs:
-        whole = plural(length.num_epochs, "epoch")
-    elif length and length.num_steps:
-        whole = plural(length.num_steps, "step")
-    else:
-        whole = "The whole training"
-    return f"{whole}: {in_seconds(tuning.seconds_before)} → {in_seconds(tuning.seconds_after)}. "
+    whole = whole_training(session.length)
+    seconds = f"{in_seconds(tuning.seconds_before)} → {in_seconds(tuning.seconds_after)}"
+    return f"{whole[0].upper()}{whole[1:]}: {seconds}. "
+
+
+def whole_training(length: Length | None) -> str:
+    """ "90 epochs". If an outer loop repeats the training, it is the length of one iteration, because the number of
+    iterations is not known."""
+    if length is None or not (length.num_epochs or length.num_steps):
+        return "the whole training"
+    words = plural(length.num_epochs, "epoch") if length.num_epochs else plural(length.num_steps or 0, "step")
+    return f"{words} for each iteration of {place(length.around)}" if length.around else words
 
 
 def caveats(session: Session) -> Iterator[str]:
@@ -244,10 +244,12 @@ def _started(tuning: Tuning) -> list[Verdict]:
     return [verdict for verdict in tried(tuning) if was_raced(verdict)]
 
 
-def not_raced(tuning: Tuning) -> list[str]:
-    """Techniques that apply, for which no time was left, in the order in which they would have been raced."""
+def not_raced(tuning: Tuning) -> list[tuple[str, str]]:
+    """One entry for all techniques that apply and for which no time was left, in the order in which they would have
+    been raced; empty if there are none."""
     raced_names = {verdict.technique for verdict in _started(tuning)}
-    return list(dict.fromkeys(v.technique for v in tried(tuning) if v.technique not in raced_names))
+    names = dict.fromkeys(verdict.technique for verdict in tried(tuning) if verdict.technique not in raced_names)
+    return [(", ".join(names), "not raced. A longer --budget races them.")] if names else []
 
 
 def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
@@ -255,8 +257,7 @@ def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
     decided has no interval in its own row: this figure, or the race of the whole recipe, is its proof."""
     for choice in tuning.recipe.choices:
         if speed := _left_out(tuning, choice):
-            interval = f"{speed.low:.2f} to {speed.high:.2f}"
-            yield str(choice), f"worth {as_ratio(speed.ratio)} ({interval}) inside the recipe"
+            yield str(choice), f"worth {times(speed)} inside the recipe"
             continue
         own = [verdict for verdict in tried(tuning) if verdict.choice == choice and verdict.decision == "kept"]
         if own and own[-1].speed is not None and not own[-1].speed.is_bounded:
