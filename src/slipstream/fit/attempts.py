@@ -70,8 +70,16 @@ class FitAttempts:
     """Makes attempts on a backend, and collects them in `made`."""
 
     def __init__(
-        self, backend: FitBackend, tell: ProgressListener, limit_bytes: int, deadline_s: float, seed: int = 0
+        self,
+        backend: FitBackend,
+        tell: ProgressListener,
+        limit_bytes: int,
+        deadline_s: float,
+        seed: int = 0,
+        describe: Callable[[FitAttempt], str] = lambda attempt: attempt.outcome,
     ) -> None:
+        """`describe` returns the sentence that `tell` gets about an attempt."""
+        self._describe = describe
         self._backend, self._tell = backend, tell
         self._limit_bytes = limit_bytes
         self._deadline_s = deadline_s
@@ -81,7 +89,6 @@ class FitAttempts:
         self._anchor_rates: list[float] = []
         self._losses: list[tuple[int, float]] = []
         self.made: list[FitAttempt] = []
-        self.say: Callable[[FitAttempt], str] = lambda attempt: attempt.outcome
 
     @property
     def has_time(self) -> bool:
@@ -148,7 +155,7 @@ class FitAttempts:
 
     def _keep(self, attempt: FitAttempt) -> FitAttempt:
         self.made.append(attempt)
-        self._tell.note(self.say(attempt))
+        self._tell.note(self._describe(attempt))
         return attempt
 
     # --- how fast is it? ----------------------------------------------------------------------------------------------

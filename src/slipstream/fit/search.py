@@ -58,8 +58,14 @@ class _Fit:
         self._observation = Observation(session)
         self._backend = backend
         self._start_s = backend.now_s()
-        self._trials = FitAttempts(backend, tell, order.limit_bytes, self._start_s + order.budget_s, order.seed)
-        self._trials.say = lambda trial: say_trial(trial, order.limit_bytes)
+        self._trials = FitAttempts(
+            backend,
+            tell,
+            order.limit_bytes,
+            self._start_s + order.budget_s,
+            order.seed,
+            lambda trial: say_trial(trial, order.limit_bytes),
+        )
         footprints = session.footprints
         self._forecast = forecast(footprints)
         self._parameter_bytes = footprints[0].kinds.get("parameters", 0) if footprints else 0

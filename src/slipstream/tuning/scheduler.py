@@ -73,20 +73,21 @@ class RaceScheduler:
     def race(
         self,
         comparisons: Sequence[Comparison],
-        deadline_s: Callable[[], float],
+        update_deadline_s: Callable[[], float],
         settle: Callable[[Comparison], Comparison | None],
         companions: Iterable[RecipeTrials] = (),
     ) -> None:
-        """Races until every comparison is decided or the time is over. `settle` is called with each decided comparison,
-        and may return another one to race. All comparisons share an anchor. Companions are further trials that run in
-        every round, so that others can be compared with them too. Raises RaceError if the anchor or a companion
-        fails."""
+        """Races until every comparison is decided or the time is over. `update_deadline_s` is called before every
+        decision that depends on the time; the caller may take decisions of its own there. `settle` is called with each
+        decided comparison, and may return another one to race. All comparisons share an anchor. Companions are further
+        trials that run in every round, so that others can be compared with them too. Raises RaceError if the anchor or
+        a companion fails."""
         if not comparisons:
             return
         fixed, all_trials = list(dict.fromkeys([comparisons[0].anchor, *companions])), list[RecipeTrials]()
         self._anchor_recipe = comparisons[0].anchor.recipe
         try:
-            self._race(comparisons, fixed, all_trials, deadline_s, settle)
+            self._race(comparisons, fixed, all_trials, update_deadline_s, settle)
         finally:
             for trials in [*fixed, *all_trials]:
                 self._pool.release(trials)
@@ -97,7 +98,7 @@ class RaceScheduler:
         comparisons: Sequence[Comparison],
         fixed: Sequence[RecipeTrials],
         all_trials: list[RecipeTrials],
-        deadline_s: Callable[[], float],
+        update_deadline_s: Callable[[], float],
         decided: Callable[[Comparison], Comparison | None],
     ) -> None:
         """Appends the trials of all admitted comparisons to `all_trials`."""
@@ -112,15 +113,15 @@ class RaceScheduler:
         places = ConcurrencyLimit(
             running,
             max(1, min(MAX_CHALLENGERS, self._pool.num_challengers(len(fixed)))),
-            self._num_at_first(comparisons, deadline_s()),
+            self._num_at_first(comparisons, update_deadline_s()),
             comparisons[0].is_final,
-            lambda: self.num_affordable(len(fixed) + len(running), deadline_s()),
+            lambda: self.num_affordable(len(fixed) + len(running), update_deadline_s()),
         )
         while True:
             while len(running) < places.num_open() and (waiting or (paused and _num_racing(running) < FEWEST)):
                 comparison = waiting.pop(0) if waiting else _most_promising(paused)
                 self._num_trials = len(fixed) + len(running) + 1
-                if not self._is_owed(comparison, running) and not self._is_time_for(comparison, deadline_s()):
+                if not self._is_owed(comparison, running) and not self._is_time_for(comparison, update_deadline_s()):
                     comparison.end("undecided")
                     settle(comparison)
                     continue
@@ -133,7 +134,7 @@ class RaceScheduler:
                     settle(comparison)
             if all(one.is_control for one in running) and not waiting and not paused:
                 break
-            if self._is_time_up(running, deadline_s()):
+            if self._is_time_up(running, update_deadline_s()):
                 break
             self._run_round(fixed, running)
             places.num_rounds += 1
@@ -141,7 +142,7 @@ class RaceScheduler:
                 running.remove(comparison)
                 self._pool.release(comparison.trials)
                 settle(comparison)
-            self._rotate(waiting, running, paused, places.num_slots(), deadline_s())
+            self._rotate(waiting, running, paused, places.num_slots(), update_deadline_s())
             if not waiting:
                 self._halve(running, paused)
         for comparison in [*running, *paused, *waiting]:

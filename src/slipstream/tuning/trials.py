@@ -47,9 +47,16 @@ class RecipeTrials:
 
 
 class TrialPool:
-    """All trials of a tuning, running or ended."""
+    """All trials of a tuning, running or ended. `spread_costs` spreads costs that fall into only some blocks, such as
+    epoch starts, over all blocks."""
 
-    def __init__(self, backend: RaceBackend, tell: ProgressListener) -> None:
+    def __init__(
+        self,
+        backend: RaceBackend,
+        tell: ProgressListener,
+        spread_costs: Callable[[BlockTiming], BlockTiming] = lambda timing: timing,
+    ) -> None:
+        self._spread_costs = spread_costs
         self._backend = backend
         self._tell = tell
         self._idents = itertools.count()
@@ -58,8 +65,6 @@ class TrialPool:
         self._idle: set[int] = set()  # ids of RecipeTrials that may be ended when memory is needed
         self._expected: dict[int, int] = {}  # the trial number that is reserved for each announced RecipeTrials
         self.past: list[TrialRecord] = []
-        # Spreads costs that fall into only some blocks, such as epoch starts, over all blocks.
-        self.even: Callable[[BlockTiming], BlockTiming] = lambda timing: timing
 
     def trials(self, role: Role, recipe: Recipe) -> RecipeTrials:
         """The existing trials of this recipe, if there are any. A trial that is still running needs no new start."""
@@ -107,7 +112,7 @@ class TrialPool:
         if failure:
             return BlockTiming(-1, round, 0, 0, 0.0, 0, failure=failure)
         assert trials.trial is not None
-        timing = self.even(self._backend.run_block(trials.trial, round, num_steps, lead_in))
+        timing = self._spread_costs(self._backend.run_block(trials.trial, round, num_steps, lead_in))
         if timing.is_last and not timing.failure:
             timing = _closed(timing, num_steps, is_only=not trials.timings_of_trial)
         if timing.num_steps and not timing.is_disturbed:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from slipstream.diagnose.source_hints import place
-from slipstream.numbers import as_count, as_ratio, between_ratios, in_bytes, in_seconds, plural, times
+from slipstream.numbers import as_count, as_ratio, between_ratios, in_bytes, in_seconds, ms_in_digits, plural, times
 from slipstream.records import Choice, Length, Numerics, Session, Speed, TrialRecord, Tuning, Verdict
 
 HEADINGS: Final = (

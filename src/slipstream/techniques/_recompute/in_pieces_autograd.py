@@ -7,8 +7,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch.autograd import backward, grad  # torch's originals: patches of these names see only the script's own passes
@@ -40,11 +40,29 @@ def is_in_pieces() -> bool:
     return _depth.num_pieces > 0
 
 
+class PassListener(Protocol):
+    """Is told how the passes of a call went."""
+
+    retries: bool  # whether a pass that ran out of memory is repeated in more pieces
+
+    def on_shortage(self, num_pieces: int) -> None:
+        """Is called before a pass that ran out of memory is repeated in this number of pieces."""
+
+    def on_end(self, is_survived: bool) -> None:
+        """Is called after a backward pass."""
+
+    def on_second_order(self) -> None:
+        """Is called if gradients of gradients are requested."""
+
+
 class PiecewiseCall:
     """One call in pieces. `is_random`: the module draws random numbers, so those of the whole batch are recorded and
     distributed to the pieces."""
 
-    def __init__(self, call: Any, cut: Cut, args: Any, kwargs: Any, device: str, is_random: bool) -> None:
+    def __init__(
+        self, call: Any, cut: Cut, args: Any, kwargs: Any, device: str, is_random: bool, listener: PassListener
+    ) -> None:
+        self.listener = listener
         self._call = call
         self._cut = cut
         self._frame = frame_of((args, kwargs))
@@ -55,10 +73,6 @@ class PiecewiseCall:
         self._kept: tuple[Tensors, list[torch.Tensor]] | None = None  # leaves and results of a stored graph
         self.is_random = is_random
         self.num_pieces = 1
-        # called with the number of pieces before a pass that ran out of memory is repeated
-        self.on_shortage: Callable[[int], None] | None = None
-        self.on_end: Callable[[bool], None] = lambda is_survived: None  # called after a backward pass
-        self.on_twice: Callable[[], None] = lambda: None  # called if gradients of gradients are requested
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -107,7 +121,7 @@ class PiecewiseCall:
     def gradients(self, tensors: Tensors, weights: Tensors, arrived: Gradients) -> Gradients:
         """Returns the gradients of tensors and weights for the gradients that arrived at the results."""
         if torch.is_grad_enabled():  # create_graph=True: the gradients must be differentiable themselves
-            self.on_twice()
+            self.listener.on_second_order()
             return self._differentiable(tensors, weights, arrived)
         now = RngState(self._device)
         found: Gradients | None = None
@@ -117,7 +131,7 @@ class PiecewiseCall:
                 return found
         finally:
             now.put_back()
-            self.on_end(found is not None)
+            self.listener.on_end(found is not None)
 
     def _from_kept(self, weights: Tensors, arrived: Gradients) -> Gradients | None:
         kept, self._kept = self._kept, None  # a second backward pass recomputes the graph
@@ -126,7 +140,7 @@ class PiecewiseCall:
         try:
             return _grad(kept[1], arrived, [*kept[0], *weights])
         except Exception as fault:
-            if self.on_shortage is None or not is_shortage(fault):
+            if not self.listener.retries or not is_shortage(fault):
                 raise
         del kept
         self._halve()
@@ -140,15 +154,14 @@ class PiecewiseCall:
             except RefusedError:
                 return self._sum(tensors, weights, arrived, [(0, length)])
             except Exception as fault:
-                if self.on_shortage is None or not is_shortage(fault) or self.num_pieces >= length:
+                if not self.listener.retries or not is_shortage(fault) or self.num_pieces >= length:
                     raise
             self._halve()
 
     def _halve(self) -> None:
         self.num_pieces *= 2
         make_room(self._device)
-        assert self.on_shortage is not None
-        self.on_shortage(self.num_pieces)
+        self.listener.on_shortage(self.num_pieces)
 
     def _sum(self, tensors: Tensors, weights: Tensors, arrived: Gradients, spans: list[tuple[int, int]]) -> Gradients:
         if self.is_random and self._draws is None and len(spans) > 1:
