@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
+from slipstream.seams.nested import tensors_of
 from slipstream.seams.user_code import is_user_code
 from slipstream.techniques._accumulate.loss_reduction import (
     compares_samples,
@@ -29,7 +30,7 @@ from slipstream.techniques._accumulate.loss_reduction import (
 )
 from slipstream.techniques._recompute.record_random import RefusedError
 from slipstream.techniques._recompute.rng_state import ModuleSnapshot, RngState
-from slipstream.techniques._recompute.split_batch import PLAIN, Cut, bounds, filled, frame_of, others_in, tensors_in
+from slipstream.techniques._recompute.split_batch import PLAIN, Cut, bounds, filled, frame_of, others_in
 
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
@@ -210,7 +211,7 @@ class InAccelerate:
     def _cut(self, whole: Any) -> list[tuple[_Piece, Any]]:
         if self._is_off:
             return []
-        tensors, frame = tensors_in(whole), frame_of(whole)
+        tensors, frame = tensors_of(whole), frame_of(whole)
         try:
             cut = Cut(tensors)
         except RefusedError as refusal:

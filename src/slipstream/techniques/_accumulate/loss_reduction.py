@@ -14,10 +14,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from slipstream.seams.module_copy import copy_module
+from slipstream.seams.nested import tensors_of
 from slipstream.techniques._accumulate.split_loader import base_of
 from slipstream.techniques._recompute.record_random import RefusedError
 from slipstream.techniques._recompute.rng_state import RngState
-from slipstream.techniques._recompute.split_batch import Cut, filled, frame_of, tensors_in
+from slipstream.techniques._recompute.split_batch import Cut, filled, frame_of
 
 _NUM_SAMPLES = 4
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # relative to the loss; 3e-2 in lower precision
@@ -66,7 +67,7 @@ def fetch_few(loader: Any) -> Any:
 
 
 def _compare(batch: Any, loss: Callable[[Any], Any], is_sum: bool) -> None:
-    tensors, frame = tensors_in(batch), frame_of(batch)
+    tensors, frame = tensors_of(batch), frame_of(batch)
     cut = Cut(tensors)
     num = cut.length(tensors) if any(cut.is_cut) else 0
     if num < 2:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slipstream.techniques._recompute.pytree import convert
+from slipstream.seams.nested import map_tensors
 from slipstream.techniques._recompute.rng_state import ModuleSnapshot
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Compiled:
         else:
             result = self._first_call(module, call, args, kwargs)
         if self._mode == "reduce-overhead":  # CUDA graphs write the next step's outputs into the same memory
-            result = convert(result, lambda tensor: tensor.clone())
+            result = map_tensors(result, lambda tensor: tensor.clone())
         return result
 
     def _first_call(self, module: Any, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from slipstream.seams.nested import tensors_of
 from slipstream.techniques._recompute.in_pieces_autograd import is_in_pieces
 from slipstream.techniques._recompute.record_random import RandomRecorder, RefusedError
 from slipstream.techniques._recompute.rng_state import ModuleSnapshot, RngState
-from slipstream.techniques._recompute.split_batch import PLAIN, has_rows, others_in, tensors_in
+from slipstream.techniques._recompute.split_batch import PLAIN, has_rows, others_in
 
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
@@ -48,7 +49,7 @@ class Checkpointed:
         strange = next((other for other in others_in((args, kwargs)) if not isinstance(other, PLAIN)), None)
         if strange is not None:
             self._step_aside(f"{self._name} receives a {type(strange).__name__}, which it may change")
-        elif not all(map(has_rows, tensors_in((args, kwargs)))):
+        elif not all(map(has_rows, tensors_of((args, kwargs)))):
             self._step_aside(f"{self._name} receives a sparse or nested tensor, which it may change")
         elif self._changing is None and not all(map(has_rows, block.buffers())):
             self._step_aside(f"{self._name} has a sparse or nested buffer, which cannot be restored")
@@ -62,7 +63,7 @@ class Checkpointed:
         with ModuleSnapshot(block) as snapshot:
             rng_state = RngState(self._device)
             try:
-                with RandomRecorder(tensors_in((args, kwargs)), is_lenient=True):
+                with RandomRecorder(tensors_of((args, kwargs)), is_lenient=True):
                     result = self._keep(call, args, kwargs)
             except RefusedError:
                 snapshot.rewind()
@@ -76,11 +77,11 @@ class Checkpointed:
     def _keep(self, call: Any, args: Any, kwargs: Any) -> Any:
         then: Values = _values(self._changing or [])
         rng_state = RngState(self._device)
-        versions = [tensor._version for tensor in tensors_in((args, kwargs))]
+        versions = [tensor._version for tensor in tensors_of((args, kwargs))]
 
         @contextlib.contextmanager
         def recomputation() -> Iterator[None]:
-            if [tensor._version for tensor in tensors_in((args, kwargs))] != versions:
+            if [tensor._version for tensor in tensors_of((args, kwargs))] != versions:
                 raise RuntimeError(f"checkpointing: the inputs of {self._name} have changed: do not use it here")
             now, after = _values([buffer for buffer, _ in then]), RngState(self._device)
             _put(then)

@@ -15,9 +15,10 @@ from torch.autograd import backward, grad  # torch's originals: patches of these
 
 from slipstream.data.transport.malloc import return_freed
 from slipstream.sandbox.oom_messages import hints_at_shortage
+from slipstream.seams.nested import tensors_of
 from slipstream.techniques._recompute.record_random import RandomRecorder, RandomReplay, RefusedError
 from slipstream.techniques._recompute.rng_state import RngState
-from slipstream.techniques._recompute.split_batch import Cut, bounds, filled, frame_of, joined, tensors_in
+from slipstream.techniques._recompute.split_batch import Cut, bounds, filled, frame_of, joined
 
 Tensors = Sequence[torch.Tensor]
 Gradients = list[torch.Tensor | None]
@@ -67,7 +68,7 @@ class PiecewiseCall:
         leaves = _leaves(tensors)
         with torch.enable_grad():
             result = self._run(leaves)
-        self._kept = (leaves, tensors_in(result))
+        self._kept = (leaves, tensors_of(result))
         self.is_random = not self._rng_state.is_as_now()
         return filled(result, [one.detach() for one in self._kept[1]])
 
@@ -95,7 +96,7 @@ class PiecewiseCall:
         self._draws = recording.draws
         self._forget_casts()
         # The script could not change a view in place if it was created here.
-        return filled(result, [one.clone() if one._is_view() else one for one in tensors_in(result)])
+        return filled(result, [one.clone() if one._is_view() else one for one in tensors_of(result)])
 
     def _forget_casts(self) -> None:
         """Clears autocast's cache of cast weights, because they have no gradient."""
@@ -206,7 +207,7 @@ class PiecewiseCall:
         _depth.num_pieces += 1
         try:
             with self._forward_conditions(), replaying or contextlib.nullcontext():
-                results = tensors_in(self._run(leaves))
+                results = tensors_of(self._run(leaves))
         finally:
             _depth.num_pieces -= 1
         if replaying is not None and not replaying.is_used_up():
@@ -220,7 +221,7 @@ class PiecewiseCall:
         self.rewind()
         try:
             with self._forward_conditions(), _without_hooks(weights):
-                results = tensors_in(self._run(tensors))
+                results = tensors_of(self._run(tensors))
                 return _grad(results, arrived, [*tensors, *weights], is_twice=True)
         finally:
             now.put_back()
@@ -272,7 +273,7 @@ class _PiecewiseFunction(torch.autograd.Function):
 def tied(piecewise: PiecewiseCall, result: Any, learning: Sequence[bool], tensors: Tensors, weights: Tensors) -> Any:
     """Returns the results for the script, connected to our backward pass. `learning`: which of the results have
     gradients."""
-    results = tensors_in(result)
+    results = tensors_of(result)
     if len(learning) != len(results):
         learning = [one.is_floating_point() for one in results]
     outcome = _PiecewiseFunction.apply(piecewise, results, len(tensors), learning, *tensors, *weights)  # type: ignore[no-untyped-call]

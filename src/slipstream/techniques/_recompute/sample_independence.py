@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from slipstream.seams.nested import tensors_of
 from slipstream.techniques._recompute.record_random import RandomRecorder, RandomReplay, RefusedError
 from slipstream.techniques._recompute.rng_state import ModuleSnapshot, RngState
 from slipstream.techniques._recompute.split_batch import (
@@ -19,7 +20,6 @@ from slipstream.techniques._recompute.split_batch import (
     frame_of,
     joined,
     others_in,
-    tensors_in,
 )
 
 _NUM_SAMPLES = 4
@@ -46,7 +46,7 @@ def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: 
     why = why_not(module)
     if why:
         raise RefusedError(why)
-    tensors = tensors_in((args, kwargs))
+    tensors = tensors_of((args, kwargs))
     cut = Cut(tensors)
     length = min(_NUM_SAMPLES, cut.length(tensors)) if any(cut.is_cut) else 0
     if length < 2:
@@ -83,7 +83,7 @@ def _compare(module: torch.nn.Module, call: Any, frame: Any, cut: Cut, few: list
     args, kwargs = filled(frame, few)
     with torch.enable_grad(), RandomRecorder([*few, *module.parameters(), *module.buffers()]) as recording:
         whole = call(*args, **kwargs)
-    results = tensors_in(whole)
+    results = tensors_of(whole)
     _look_at(whole, results, length)
     is_random = not rng_state.is_as_now()
     known = {id(one) for one in (*few, *module.parameters())}
@@ -98,7 +98,7 @@ def _compare(module: torch.nn.Module, call: Any, frame: Any, cut: Cut, few: list
         if not replaying.is_used_up():
             raise RefusedError("a piece of the batch draws fewer random numbers than the whole")
     together = joined(halves, spans)
-    for one, other in zip(results, tensors_in(together), strict=True):
+    for one, other in zip(results, tensors_of(together), strict=True):
         if not _is_close(one.detach(), other):
             raise RefusedError("its result for a sample depends on the others in the batch")
     if any(list(others_in(half)) != list(others_in(whole)) for half in halves):
