@@ -18,7 +18,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from slipstream.data.workers.dataset_fingerprint import difference, look, unread
 from slipstream.data.workers.iterator_lifetime import IteratorHold
-from slipstream.data.workers.loader_fingerprint import fingerprint_of, generator_states, restore
+from slipstream.data.workers.loader_fingerprint import fingerprint_of, save_generators
 from slipstream.data.workers.reseeding import ReseedingQueue
 from slipstream.seams.patching import Patches
 
@@ -108,7 +108,7 @@ class LoaderEpochs:
             self._tell("a loader continues without workers: four other loaders already have added workers")
             _without_workers(loader)
             return original(loader)
-        states = generator_states(loader)
+        generators = save_generators(loader)
         try:
             return original(loader)
         except Exception as fault:
@@ -116,7 +116,7 @@ class LoaderEpochs:
                 f"a loader continues without workers: they could not be started ({type(fault).__name__}: {fault})"
             )
             _without_workers(loader)
-            restore(states)
+            generators.restore()
         return original(loader)  # an error of the script's own is raised again here
 
     def _num_lent(self) -> int:

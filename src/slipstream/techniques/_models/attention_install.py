@@ -12,7 +12,7 @@ from torch.nn.modules import module as hooks
 
 from slipstream.seams.nested import map_tensors
 from slipstream.techniques._models.attention_pattern import AttentionCall, Deferred, settle
-from slipstream.techniques._recompute.rng_state import ModuleSnapshot
+from slipstream.techniques._recompute.module_snapshot import ModuleSnapshot
 
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext

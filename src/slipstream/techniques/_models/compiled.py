@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slipstream.seams.nested import map_tensors
-from slipstream.techniques._recompute.rng_state import ModuleSnapshot
+from slipstream.techniques._recompute.module_snapshot import ModuleSnapshot
 
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext

@@ -14,9 +14,10 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from slipstream.seams.nested import tensors_of
+from slipstream.seams.rng_state import RngState, default_generators
 from slipstream.techniques._recompute.in_pieces_autograd import is_in_pieces
+from slipstream.techniques._recompute.module_snapshot import ModuleSnapshot
 from slipstream.techniques._recompute.record_random import RandomRecorder, RefusedError
-from slipstream.techniques._recompute.rng_state import ModuleSnapshot, RngState
 from slipstream.techniques._recompute.split_batch import PLAIN, has_rows, others_in
 
 if TYPE_CHECKING:
@@ -61,13 +62,13 @@ class Checkpointed:
         before = [(buffer, buffer.detach().clone()) for buffer in block.buffers()]
         self._changing = [buffer for buffer, _ in before]
         with ModuleSnapshot(block) as snapshot:
-            rng_state = RngState(self._device)
+            rng_state = RngState(default_generators(self._device))
             try:
                 with RandomRecorder(tensors_of((args, kwargs)), is_lenient=True):
                     result = self._keep(call, args, kwargs)
             except RefusedError:
                 snapshot.rewind()
-                rng_state.put_back()
+                rng_state.restore()
                 self._step_aside(f"{self._name} changes its inputs while it computes")
                 return call(*args, **kwargs)
         self._changing = [buffer for buffer, value in before if not _is_equal(buffer, value)]
@@ -76,21 +77,21 @@ class Checkpointed:
 
     def _keep(self, call: Any, args: Any, kwargs: Any) -> Any:
         then: Values = _values(self._changing or [])
-        rng_state = RngState(self._device)
+        rng_state = RngState(default_generators(self._device))
         versions = [tensor._version for tensor in tensors_of((args, kwargs))]
 
         @contextlib.contextmanager
         def recomputation() -> Iterator[None]:
             if [tensor._version for tensor in tensors_of((args, kwargs))] != versions:
                 raise RuntimeError(f"checkpointing: the inputs of {self._name} have changed: do not use it here")
-            now, after = _values([buffer for buffer, _ in then]), RngState(self._device)
+            now, after = _values([buffer for buffer, _ in then]), RngState(default_generators(self._device))
             _put(then)
-            rng_state.put_back()
+            rng_state.restore()
             try:
                 yield
             finally:
                 _put(now)
-                after.put_back()
+                after.restore()
 
         return checkpoint(
             functools.partial(call, **kwargs),

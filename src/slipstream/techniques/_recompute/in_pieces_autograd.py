@@ -16,8 +16,8 @@ from torch.autograd import backward, grad  # torch's originals: patches of these
 from slipstream.data.transport.malloc import return_freed
 from slipstream.sandbox.oom_messages import hints_at_shortage
 from slipstream.seams.nested import tensors_of
+from slipstream.seams.rng_state import RngState, default_generators
 from slipstream.techniques._recompute.record_random import RandomRecorder, RandomReplay, RefusedError
-from slipstream.techniques._recompute.rng_state import RngState
 from slipstream.techniques._recompute.split_batch import Cut, bounds, filled, frame_of, joined
 
 Tensors = Sequence[torch.Tensor]
@@ -50,7 +50,7 @@ class PiecewiseCall:
         self._cut = cut
         self._frame = frame_of((args, kwargs))
         self._device = device
-        self._rng_state = RngState(device)
+        self._rng_state = RngState(default_generators(device))
         self._climate = [(kind, torch.get_autocast_dtype(kind)) for kind in {"cpu", device} if _is_cast(kind)]
         self._draws: list[torch.Tensor] | None = None
         self._kept: tuple[Tensors, list[torch.Tensor]] | None = None  # leaves and results of a stored graph
@@ -69,7 +69,7 @@ class PiecewiseCall:
         with torch.enable_grad():
             result = self._run(leaves)
         self._kept = (leaves, tensors_of(result))
-        self.is_random = not self._rng_state.is_as_now()
+        self.is_random = self._rng_state.has_moved()
         return filled(result, [one.detach() for one in self._kept[1]])
 
     def compute(self, tensors: Tensors, num_pieces: int) -> Any:
@@ -81,14 +81,14 @@ class PiecewiseCall:
         with torch.no_grad():
             result = joined([self._run(self._cut.piece(tensors, *span)) for span in spans], spans)
         self._forget_casts()
-        if self._rng_state.is_as_now():
+        if not self._rng_state.has_moved():
             return result
         self.rewind()  # random numbers were drawn this time: dropout was switched on later
         self.is_random = True
         return self._record(tensors)
 
     def rewind(self) -> None:
-        self._rng_state.put_back()
+        self._rng_state.restore()
 
     def _record(self, tensors: Tensors) -> Any:
         with torch.no_grad(), RandomRecorder() as recording:
@@ -110,14 +110,14 @@ class PiecewiseCall:
         if torch.is_grad_enabled():  # create_graph=True: the gradients must be differentiable themselves
             self.on_twice()
             return self._differentiable(tensors, weights, arrived)
-        now = RngState(self._device)
+        now = RngState(default_generators(self._device))
         found: Gradients | None = None
         try:
             with _without_hooks(weights):
                 found = self._from_kept(weights, arrived) or self._from_pieces(tensors, weights, arrived)
                 return found
         finally:
-            now.put_back()
+            now.restore()
             self.on_end(found is not None)
 
     def _from_kept(self, weights: Tensors, arrived: Gradients) -> Gradients | None:
@@ -217,14 +217,14 @@ class PiecewiseCall:
         return [leaf.grad for leaf in leaves]
 
     def _differentiable(self, tensors: Tensors, weights: Tensors, arrived: Gradients) -> Gradients:
-        now = RngState(self._device)
+        now = RngState(default_generators(self._device))
         self.rewind()
         try:
             with self._forward_conditions(), _without_hooks(weights):
                 results = tensors_of(self._run(tensors))
                 return _grad(results, arrived, [*tensors, *weights], is_twice=True)
         finally:
-            now.put_back()
+            now.restore()
 
     # --- both ------------------------------------------------------------------------------------------------------
 
