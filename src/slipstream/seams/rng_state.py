@@ -68,7 +68,8 @@ def _library(generator: Any) -> str:
 
 def _read(generator: Any) -> Any:
     if isinstance(generator, (torch.Generator, _DeviceGenerator)):
-        return generator.get_state()
+        # A tensor would count as memory of the script, and a comparison of tensors as an operation.
+        return generator.get_state().numpy().tobytes()
     if isinstance(generator, random.Random):
         return generator.getstate()
     if hasattr(generator, "bit_generator"):
@@ -81,13 +82,13 @@ def _write(generator: Any, state: Any) -> None:
         generator.setstate(state)
     elif hasattr(generator, "bit_generator"):
         generator.bit_generator.state = state
+    elif isinstance(state, bytes):
+        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
     else:
         generator.set_state(state)
 
 
 def _is_equal(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):  # not with torch.equal, which the script's own dispatch modes would see
-        return bool(one.numpy().tobytes() == other.numpy().tobytes())
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_is_equal(one[key], other[key]) for key in one)
     if hasattr(one, "tobytes"):
