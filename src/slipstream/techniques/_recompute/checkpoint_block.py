@@ -1,12 +1,13 @@
-"""Runs one block without storing its activations. The backward pass recomputes the block from its inputs, with the
-random numbers and buffers of the first time, and restores the buffers afterwards, because batch norm would otherwise
-count a batch twice."""
+"""Finds the repeated blocks of a model, and runs one block without storing its activations. The backward pass
+recomputes the block from its inputs, with the random numbers and buffers of the first time, and restores the buffers
+afterwards, because batch norm would otherwise count a batch twice."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import weakref
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,38 @@ if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
 Values = list[tuple[torch.Tensor, torch.Tensor]]
+
+_FEWEST = 3  # equal blocks, for a repetition
+_MOST_OF_IT = 0.5  # of the model's weights
+
+
+def find_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """Returns the repeated blocks of a model in their order, or [] if they do not hold most of the model. Repeated
+    blocks are children of one list or sequence with the same class and the same shapes of weights. No model is known by
+    name. Blocks inside blocks are not searched."""
+    found: list[torch.nn.Module] = []
+    inside: set[torch.nn.Module] = set()
+    for container in module.modules():
+        if container in inside or not isinstance(container, (torch.nn.ModuleList, torch.nn.Sequential)):
+            continue
+        for group in _alike(container):
+            found += group
+            inside |= {part for block in group for part in block.modules()}
+    if any(map(torch.nn.parameter.is_lazy, module.parameters())):
+        return []  # lazy weights: their size is not known yet
+    weight = sum(parameter.numel() for parameter in module.parameters())
+    held = {parameter for block in found for parameter in block.parameters()}
+    return found if sum(parameter.numel() for parameter in held) > _MOST_OF_IT * weight else []
+
+
+def _alike(container: torch.nn.Module) -> list[list[torch.nn.Module]]:
+    groups: dict[Any, list[torch.nn.Module]] = defaultdict(list)
+    for child in dict.fromkeys(container.children()):
+        shapes = tuple(tuple(parameter.shape) for parameter in child.parameters())
+        is_block = shapes and sum(1 for _ in child.modules()) >= 3  # a single layer stores only its input anyway
+        if is_block:
+            groups[type(child), shapes].append(child)
+    return [group for group in groups.values() if len(group) >= _FEWEST]
 
 
 class Checkpointed:
