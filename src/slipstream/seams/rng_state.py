@@ -68,7 +68,7 @@ def _library(generator: Any) -> str:
 
 def _read(generator: Any) -> Any:
     if isinstance(generator, (torch.Generator, _DeviceGenerator)):
-        # A tensor would count as memory of the script, and a comparison of tensors as an operation.
+        # Not as a tensor, which would count as memory of the script.
         return generator.get_state().numpy().tobytes()
     if isinstance(generator, random.Random):
         return generator.getstate()
