@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from slipstream.memory.cut_batch import cut_batch
-from slipstream.memory.leak_follow_up import LeakFollowUp
 from slipstream.memory.observer import Observer
-from slipstream.memory.snapshot import AllocatorSnapshot
+from slipstream.observe.leaks import LeakFollowUp
 from slipstream.observe.recorder import Recorder
 from slipstream.observe.schedule import Schedule, ScheduledSurvey
 from slipstream.records import Footprint, Told
@@ -21,6 +22,7 @@ from slipstream.seams.training import OptimizerSeam
 _WARM_UP = 3  # steps: the first creates the optimizer state, the next ones the buffers of libraries
 _ATTEMPTS = 4  # attempts to observe a step with a whole batch that does not contain the end of an epoch
 _CUTS = (2, 4)  # one half, one quarter
+_MAX_ENTRIES = 1_000_000  # allocations and releases in a snapshot; older ones are dropped
 
 
 class MemorySchedule(Schedule):
@@ -222,3 +224,32 @@ class MemorySchedule(Schedule):
 
 def _alive(references: list[Any]) -> list[Any]:
     return [thing for thing in (reference() for reference in references) if thing is not None]
+
+
+class AllocatorSnapshot:
+    """Records PyTorch's own snapshot of the caching allocator over the observed step, for its viewer
+    (pytorch.org/memory_viz). The snapshot contains every segment, every block, and the stack that requested it. Only
+    CUDA has one; the CPU's allocator keeps no history. The recording has not been run on a GPU yet.
+
+    Call `start` before the observed steps and `keep` after them. Without a path it does nothing."""
+
+    def __init__(self, path: str, history: Any = None) -> None:
+        self.path = path
+        self._history: Any = history if history is not None else torch.cuda.memory
+        self._is_recording = False
+
+    def start(self, device: str) -> None:
+        if self.path and device.startswith("cuda") and not self._is_recording:
+            self._history._record_memory_history(max_entries=_MAX_ENTRIES)
+            self._is_recording = True
+
+    def keep(self) -> None:
+        if self._is_recording:
+            self._history._dump_snapshot(self.path)
+            self.end()
+            self.path = ""  # the snapshot is of the script's own batch, not of smaller ones
+
+    def end(self) -> None:
+        if self._is_recording:
+            self._is_recording = False
+            self._history._record_memory_history(enabled=None)

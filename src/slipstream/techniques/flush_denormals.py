@@ -72,7 +72,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         if is_done:
             return
         is_done = True
-        from slipstream.techniques._core.openmp_pool import run_in_pool, share_that_flushes
+        from slipstream.data.threads.openmp import run_in_pool, share_that_flushes
 
         torch.set_flush_denormal(True)
         if run_in_pool(lambda: torch.set_flush_denormal(True)):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from slipstream.seams.nested import tensors_of
 from slipstream.techniques._recompute.in_pieces_autograd import (
     PassListener,
     PiecewiseCall,
@@ -19,7 +20,7 @@ from slipstream.techniques._recompute.in_pieces_autograd import (
 )
 from slipstream.techniques._recompute.record_random import RefusedError
 from slipstream.techniques._recompute.sample_independence import Form, examine, kind_of, why_not
-from slipstream.techniques._recompute.split_batch import has_rows, tensors_in
+from slipstream.techniques._recompute.split_batch import has_rows
 
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
@@ -43,7 +44,7 @@ class InPieces:
             return call(*args, **kwargs)
         if torch.compiler.is_compiling():
             return call(*args, **kwargs)
-        tensors = tensors_in((args, kwargs))
+        tensors = tensors_of((args, kwargs))
         form = self._form(module, call, args, kwargs, tensors)
         weights = [weight for weight in module.parameters() if weight.requires_grad]
         if form is None or form.cut.length(tensors) < 2 or not (weights or any(one.requires_grad for one in tensors)):
