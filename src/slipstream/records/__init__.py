@@ -1,8 +1,8 @@
 """Frozen structs that every other package reads. They need no torch and contain no logic beyond properties."""
 
 from slipstream.records.anatomy import Anatomy, Attention, Misalignment, ModuleShare, Operator, TorchProfile
-from slipstream.records.comparison import Difference, Outcome, PhaseChange, SessionComparison
-from slipstream.records.environment import Environment, Gpu, GpuReading, Revision, TorchFacts
+from slipstream.records.comparison import BusySession, Difference, Outcome, PhaseChange, SessionComparison
+from slipstream.records.environment import Environment, Gpu, GpuReading, IdleGpu, Revision, TorchFacts
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.fitting import FitAttempt, Fitting, TrialOutcome
@@ -15,6 +15,8 @@ from slipstream.records.race import (
     ROUNDOFF,
     BlockTiming,
     Decision,
+    Failure,
+    FailureKind,
     FaultKind,
     Fingerprint,
     Numerics,
@@ -25,6 +27,7 @@ from slipstream.records.race import (
     Sketch,
     Snapshot,
     Speed,
+    TechniqueNote,
     TensorKind,
     Tick,
     TrialRecord,
@@ -54,6 +57,7 @@ __all__ = [
     "BlockKind",
     "BlockTiming",
     "Bound",
+    "BusySession",
     "Ceilings",
     "Choice",
     "Decision",
@@ -65,6 +69,8 @@ __all__ = [
     "Evaluation",
     "Event",
     "EventKind",
+    "Failure",
+    "FailureKind",
     "FaultKind",
     "Fetch",
     "Finding",
@@ -75,6 +81,7 @@ __all__ = [
     "Gpu",
     "GpuReading",
     "Growth",
+    "IdleGpu",
     "IndexEntry",
     "Judgement",
     "LargeContainer",
@@ -122,6 +129,7 @@ __all__ = [
     "Stage",
     "Step",
     "Summary",
+    "TechniqueNote",
     "TensorFacts",
     "TensorKind",
     "Tick",

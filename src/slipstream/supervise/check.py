@@ -24,7 +24,7 @@ import msgspec
 from slipstream.launch.target import protected_folders
 from slipstream.machine.environment import read_environment
 from slipstream.machine.git import read_revision
-from slipstream.machine.gpu import GpuSampler, gpu_present_but_unused
+from slipstream.machine.gpu import GpuSampler, find_idle_gpu
 from slipstream.observe.assemble import assemble
 from slipstream.records import Ended, Ending, Message, Progress, Seen, Session, TorchProfile
 from slipstream.sandbox import downloads, overlay
@@ -111,14 +111,15 @@ def supervise(options: CheckOptions, line: ProgressLine | None = None) -> Sessio
         ending=run.ending,
     )
     environment = msgspec.structs.replace(session.environment, readings=run.gpus.stop())
-    idle = gpu_present_but_unused(environment, environment.torch) if environment.torch is not None else ""
     return msgspec.structs.replace(
         session,
         environment=environment,
         revision=revision,
         torch_profile=_placed(session.torch_profile, options.profile),
         speedtest=known_speedtest(cwd),
-        notes=[*([idle] if idle else []), *session.notes, *run.notes],
+        notes=[*session.notes, *run.notes],
+        idle_gpu=find_idle_gpu(environment, environment.torch) if environment.torch is not None else None,
+        no_overlay=run.no_overlay,
         passed_through=run.passed_through,
         written=shorten(list(dict.fromkeys([*session.written, *run.written])), cwd),
     )
@@ -137,6 +138,7 @@ class _CheckRun:
         self.gpus = GpuSampler()
         self.messages: list[tuple[int, Message]] = []
         self.notes: list[str] = []
+        self.no_overlay = ""  # why there is no overlay
         self.written: list[str] = []
         self.passed_through: list[str] = []
         self.ending = Ending("killed", 1, 0.0)
@@ -175,10 +177,7 @@ def _run_with_overlay(options: CheckOptions, line: ProgressLine | None, cwd: Pat
         reason = run
     run = _run_in_workspace(options, line, cwd, Workspace(overlay.temporary_directory()), own_user=None)
     assert isinstance(run, _CheckRun)
-    run.notes.append(
-        f"No throw-away file system ({reason}): checkpoints and logs of known libraries were redirected and"
-        " deleted; other files that the script wrote are real."
-    )
+    run.no_overlay = reason
     return run
 
 

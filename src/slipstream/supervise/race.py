@@ -14,17 +14,24 @@ import msgspec
 
 from slipstream.launch.target import protected_folders
 from slipstream.machine import free_memory
-from slipstream.records import BlockTiming, Recipe, Session, Tick, TrialRecord, TrialSpec
+from slipstream.records import BlockTiming, Failure, Recipe, Session, Tick, TrialRecord, TrialSpec
 from slipstream.sandbox import overlay
 from slipstream.sandbox.workspace import Workspace
 from slipstream.supervise.fork_server import ForkServerPool
 from slipstream.supervise.orphans import no_leftovers
 from slipstream.supervise.signals import ended_by_signals, unbroken
 from slipstream.supervise.slow_start import STEPS_BESIDE, SlowStart, is_suspect
-from slipstream.supervise.trial_process import BATON, OutError, TrialLog, TrialProcess, UncoveredError, UnreadyError
+from slipstream.supervise.trial_process import (
+    BATON,
+    OutError,
+    TrialLog,
+    TrialProcess,
+    UncoveredError,
+    UnreadyError,
+    end_of_script,
+)
 from slipstream.trial.lifecycle import TrialSettings
 from slipstream.trial.main import Ticket
-from slipstream.wire.backend import SLOWER
 from slipstream.wire.protocol import Finished, Joined, Report, Standing, Ticked
 
 MOST_TRIALS = 6
@@ -81,6 +88,7 @@ class ProcessBackend:
         self._fork_servers = ForkServerPool(entry, is_open=False)
         self._stack = contextlib.ExitStack()
         self.notes: list[str] = []
+        self.no_overlay = ""  # why trials ran without an overlay
         self.written: list[str] = []  # files that trials without an overlay wrote
         self.on_wait: Callable[[], None] = lambda: None
 
@@ -115,7 +123,7 @@ class ProcessBackend:
 
     # --- RaceBackend --------------------------------------------------------------------------------------------------
 
-    def enter(self, spec: TrialSpec) -> str:
+    def enter(self, spec: TrialSpec) -> Failure | None:
         log = self._logs[spec.ident] = TrialLog(spec)
         if spec.role == "base" and self._base is None:
             self._base = log
@@ -186,7 +194,7 @@ class ProcessBackend:
             else:
                 log.launch()
         except OSError as error:
-            log.failure = f"could not be started: {error}"
+            log.failure = Failure(f"could not be started: {error}")
             return
         try:
             with self._alone(process):
@@ -204,7 +212,7 @@ class ProcessBackend:
             if process.is_forked and not process.holder and log is self._base:  # forking may be the cause
                 self._launch_cold(process, log, f"a process forked after torch's import did not reach a step ({out})")
                 return
-            log.failure = str(out)
+            log.failure = out.failure
             self._close(process)
         except BaseException:
             self._close(process)
@@ -306,7 +314,7 @@ class ProcessBackend:
                 return
             elif isinstance(message, Finished):
                 log.take(message.report)
-                raise OutError(message.ending.message or f"the script ended after {len(log.warm)} steps")
+                raise OutError(end_of_script(message.ending, len(log.warm)))
 
     def _judge_pace(self, process: TrialProcess, log: TrialLog, slow_start: SlowStart) -> None:
         """Raises OutError for a candidate that is too slow to race. A candidate that has been timed in a round is not
@@ -361,13 +369,14 @@ class ProcessBackend:
                 return _timed(empty, message)
             assert isinstance(message, Finished), message
         except OutError as out:
-            log.failure = str(out)
+            log.failure = out.failure
         else:
             log.take(message.report)
             reached = max((step for step, _ in message.report.digests), default=0)
             empty = msgspec.structs.replace(empty, first_step=reached)
             if message.ending.exit_code:
-                log.failure = message.ending.message or f"ended with exit code {message.ending.exit_code}"
+                code = message.ending.exit_code
+                log.failure = Failure(message.ending.message or f"ended with exit code {code}")
         self._end(empty.trial, is_polite=False)
         return msgspec.structs.replace(empty, is_last=True, failure=log.failure)
 
@@ -406,10 +415,7 @@ class ProcessBackend:
 
     def _go_uncovered(self, reason: str) -> None:
         self._parent, self._own_user = overlay.temporary_directory(), None
-        self.notes.append(
-            f"No throw-away file system ({reason}): checkpoints and logs of known libraries were redirected and"
-            " deleted; other files that the script wrote are real."
-        )
+        self.no_overlay = reason
 
 
 def tick_of(session: Session) -> Tick:
@@ -421,14 +427,14 @@ def tick_of(session: Session) -> Tick:
     return "forward" if any(step.num_forwards for step in session.steps) else "input"
 
 
-def _too_slow(log: TrialLog, step_s: float, base_s: float) -> str:
-    """The reason for ending a candidate that is too slow. Its first steps are logged as a block outside rounds."""
+def _too_slow(log: TrialLog, step_s: float, base_s: float) -> Failure:
+    """The failure of a candidate that is too slow to race. Its first steps are logged as a block outside rounds."""
     times = f"{1e3 * step_s:.1f} ms a step instead of {1e3 * base_s:.1f} ms"
-    reason = f"{SLOWER} {times}: {step_s / base_s:.0f}x slower"
+    failure = Failure(f"{times}: {step_s / base_s:.0f}x slower", "too_slow")
     seconds = sum(tick.seconds for tick in log.steady)
-    timing = BlockTiming(log.spec.ident, -1, 1, len(log.steady), seconds, time.perf_counter_ns(), failure=reason)
+    timing = BlockTiming(log.spec.ident, -1, 1, len(log.steady), seconds, time.perf_counter_ns(), failure=failure)
     log.timings.append(timing)
-    return reason
+    return failure
 
 
 def _timed(timing: BlockTiming, message: Standing) -> BlockTiming:

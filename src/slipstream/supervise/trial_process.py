@@ -19,7 +19,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from slipstream.records import BlockTiming, Edit, Fingerprint, Snapshot, Told, TrialRecord, TrialSpec
+from slipstream.records import (
+    BlockTiming,
+    Edit,
+    Ending,
+    Failure,
+    Fingerprint,
+    Snapshot,
+    TechniqueNote,
+    Told,
+    TrialRecord,
+    TrialSpec,
+)
 from slipstream.sandbox.workspace import Workspace
 from slipstream.supervise.fork_server import ForkedProcess, ForkServer
 from slipstream.supervise.process_tree import ProcessTree
@@ -40,7 +51,11 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warnin
 
 
 class OutError(Exception):
-    """The trial has failed. The message is the reason in one line."""
+    """The trial has failed."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.detail)
+        self.failure = failure
 
 
 class UncoveredError(Exception):
@@ -107,7 +122,7 @@ class TrialProcess:
             if now_s - window_s >= limit_s:
                 is_busy = self._tree.cpu_s() - used_s > _BUSY * (now_s - window_s)
                 if not is_busy or now_s - start_s >= most_s:
-                    raise OutError(f"had not reached a step after {now_s - start_s:.0f} s, and was ended")
+                    raise OutError(Failure(f"had not reached a step after {now_s - start_s:.0f} s, and was ended"))
                 window_s, used_s = now_s, None
             self.on_wait()
 
@@ -170,7 +185,7 @@ class TrialProcess:
         self._wire.send(Tell())
         report = self.receive(limit_s)
         if isinstance(report, Finished):
-            raise OutError(report.ending.message or "the script ended")
+            raise OutError(end_of_script(report.ending))
         assert isinstance(report, Report), report
         self._tree.stop()
         self._shorten_output()
@@ -214,14 +229,14 @@ class TrialProcess:
         if self.is_forked and (spool / UNREADY).exists():
             return UnreadyError((spool / UNREADY).read_text())
         if code == EXIT_REFUSED and (spool / REFUSED).exists():
-            return OutError((spool / REFUSED).read_text())
+            return OutError(Failure((spool / REFUSED).read_text()))
         last = self._last_line()
         if code is not None and code < 0:
             name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
-            return OutError(f"ended by {name}" + (f": {last}" if last else ""))
+            return OutError(Failure(f"ended by {name}" + (f": {last}" if last else ""), signal=name))
         if not code:
-            return OutError("the script ended" + ("" if self.holder else " before its first step"))
-        return OutError(last or f"ended with exit code {code}")
+            return OutError(Failure("the script ended" + ("" if self.holder else " before its first step"), "ended"))
+        return OutError(Failure(last or f"ended with exit code {code}"))
 
     def _last_line(self) -> str:
         """The last line on stderr that shows an exception, or else the last line."""
@@ -239,6 +254,14 @@ class TrialProcess:
                 os.ftruncate(descriptor, 0)
 
 
+def end_of_script(ending: Ending, num_steps: int | None = None) -> Failure:
+    """The failure of a trial whose script ended by itself before it was paused. `num_steps`: how far it came."""
+    if ending.message:
+        return Failure(ending.message)
+    steps = "" if num_steps is None else f" after {num_steps} steps"
+    return Failure(f"the script ended{steps}", "ended", num_steps)
+
+
 class TrialLog:
     """What is known of one trial over all its starts."""
 
@@ -250,7 +273,8 @@ class TrialLog:
         self.peak_bytes = 0
         self.device_peak_bytes = 0
         self.start_bytes = self.held_bytes = 0
-        self.failure = ""
+        self.limit_fault = ""
+        self.failure: Failure | None = None
         self.num_launches = 0
         self.has_started_again = False  # because its first start was slow
         self._num_between = 0  # steps of this start outside rounds, since the last block in a round
@@ -258,8 +282,9 @@ class TrialLog:
         self._snapshots: list[Snapshot] = []
         self._digests: list[tuple[int, str]] = []
         self._metrics: list[tuple[int, str, float]] = []
-        self._changes: list[str] = []
-        self._declined: list[str] = []
+        self._changes: list[TechniqueNote] = []
+        self._declined: list[TechniqueNote] = []
+        self._complaints: list[str] = []
         self._edits: list[Edit] = []
         self._num_known = 0  # number of steps whose losses earlier starts reported
 
@@ -291,7 +316,9 @@ class TrialLog:
         self.device_peak_bytes = max(self.device_peak_bytes, report.device_peak_bytes)
         self.start_bytes = report.start_bytes
         self.held_bytes = max(self.held_bytes, report.held_bytes)
+        self.limit_fault = report.limit_fault
         self._changes, self._declined, self._edits = report.changes, report.declined, report.edits
+        self._complaints = report.complaints
 
     @property
     def steady(self) -> list[Ticked]:
@@ -320,7 +347,9 @@ class TrialLog:
             held_bytes=self.held_bytes,
             changes=list(self._changes),
             declined=list(self._declined),
+            complaints=list(self._complaints),
             edits=list(self._edits),
             failure=self.failure,
+            limit_fault=self.limit_fault,
             num_launches=max(1, self.num_launches),
         )

@@ -40,7 +40,7 @@ class RoundingNoise:
         self._random = random.Random(_SEED + draw)
         self._pools: dict[torch.device, torch.Tensor] = {}
         self._exact: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by address: weights and their own values
-        self._operators = _OperatorNoise(self._moved)
+        self._operators: Any = _OperatorNoise(self._moved)
 
     def install(self, patches: Patches) -> None:
         """Must be called before the fingerprint recorder is installed, which reads the weights after this hook has
@@ -144,11 +144,11 @@ class RoundingNoise:
         return pool[start : start + numel]
 
 
-class _OperatorNoise(TorchDispatchMode):
+class _OperatorNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds noise to what operators return."""
 
     def __init__(self, moved: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._noise = moved
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from slipstream.diagnose.statistics import median
+from slipstream.numbers import in_bytes, times
 from slipstream.records import Choice, Decision, Numerics, Speed, TrialRecord, Verdict
-from slipstream.report.text.numbers import in_bytes, times
 from slipstream.report.text.numerics import describe_numerics
 from slipstream.tuning.block_length import typical_step_s
 from slipstream.tuning.candidates import HOPELESS

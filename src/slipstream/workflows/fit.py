@@ -87,6 +87,7 @@ def fit_script(
         session,
         fitting=fitting,
         notes=[*session.notes, *(note for note in process_backend.notes if note not in session.notes)],
+        no_overlay=session.no_overlay or process_backend.no_overlay,
         written=list(dict.fromkeys([*session.written, *shorten(process_backend.written, Path(session.cwd))])),
     )
 

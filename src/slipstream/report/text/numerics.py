@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from slipstream.numbers import plural
 from slipstream.records import Numerics, NumericsBasis, NumericsFault
-from slipstream.report.text.numbers import plural
 
 _MISSING: dict[NumericsBasis, str] = {
     "no_loss": "no loss was seen",
