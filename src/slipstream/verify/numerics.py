@@ -20,7 +20,9 @@ from slipstream.records import (
 )
 from slipstream.verify.step_test import REORDERED, Allowance, StepTest, approximate
 from slipstream.verify.trajectory import (
+    LEVEL_WINDOWS,
     MIN_REFERENCES,
+    LossWindow,
     added_up,
     common_steps,
     curves,
@@ -185,6 +187,22 @@ class _CandidateCheck:
             fault=fault,
             **facts,  # type: ignore[arg-type]
         )
+
+
+def loss_windows(
+    base: Fingerprint, candidate: Fingerprint, controls: Controls, numerics: Numerics, number: int = 0
+) -> list[LossWindow]:
+    """The windows in which the losses with this number were compared: step by step up to the horizon, by their level
+    from there on. For display: windows of the same kind are joined."""
+    ours, theirs = curves(base)[number], curves(candidate)[number]
+    draws = curves_of(controls.rounding, number)
+    allowance = approximate(numerics.precision) if numerics.claimed == "approximate" else REORDERED
+    horizon = find_horizon(ours, draws if numerics.basis == "tensors" else [], allowance.times)
+    references = [*draws, *curves_of(controls.seeds, number)]
+    return [
+        *horizon.loss_windows(ours, theirs, LEVEL_WINDOWS),
+        *level_windows(ours, theirs, references, horizon.num_steps),
+    ]
 
 
 def first_difference(base: Fingerprint, other: Fingerprint) -> NumericsFault | None:

@@ -71,6 +71,16 @@ def find_non_finite(base: Fingerprint, candidate: Fingerprint) -> NumericsFault 
     return None
 
 
+class LossWindow(NamedTuple):
+    """A range of steps, the mean losses of base and candidate in it, and how far apart these may be."""
+
+    first: int
+    last: int
+    ours: float
+    theirs: float
+    limit: float
+
+
 class Horizon(msgspec.Struct, frozen=True):
     """Windows of steps within which losses are compared step by step, each with the difference that is allowed."""
 
@@ -85,6 +95,18 @@ class Horizon(msgspec.Struct, frozen=True):
             if seen > allowed:
                 return NumericsFault("losses", step=known[0], last_step=known[-1], seen=seen, allowed=allowed)
         return None
+
+    def loss_windows(self, base: Curve, candidate: Curve, most: int) -> list[LossWindow]:
+        """The windows that both curves reach, with the mean losses. Neighbours are joined until they are few enough to
+        be looked at."""
+        known = [one for one in self.windows if all(math.isfinite(candidate.get(step, math.nan)) for step in one[0])]
+        size = math.ceil(len(known) / most)
+        found = []
+        for at in range(0, len(known), max(1, size)):
+            steps = [step for window, _ in known[at : at + size] for step in window]
+            allowed = max(limit for _, limit in known[at : at + size])
+            found.append(LossWindow(steps[0], steps[-1], _mean(base, steps), _mean(candidate, steps), allowed))
+        return found
 
 
 def find_horizon(base: Curve, draws: Sequence[Curve], times: float) -> Horizon:
@@ -103,16 +125,6 @@ def find_horizon(base: Curve, draws: Sequence[Curve], times: float) -> Horizon:
             break
         windows.append((window, max(times * widest, FLUCTUATION_SHARE * fluctuation)))
     return Horizon(windows, windows[-1][0][-1] + 1 if windows else 0)
-
-
-class LossWindow(NamedTuple):
-    """A range of steps, the mean losses of base and candidate in it, and how far apart these may be."""
-
-    first: int
-    last: int
-    ours: float
-    theirs: float
-    limit: float
 
 
 def level_windows(base: Curve, candidate: Curve, references: Sequence[Curve], from_step: int = 0) -> list[LossWindow]:

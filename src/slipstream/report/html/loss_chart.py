@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 
 from slipstream.numbers import as_count, plural
-from slipstream.records import TrialRecord, Tuning
+from slipstream.records import Numerics, TrialRecord, Tuning
 from slipstream.report.html.chart import Chart, Key, plain_table
 from slipstream.report.html.svg import Frame, Point, Scale, axes, dots, line, picture, ribbon, stretched, thinned
 from slipstream.report.text.numerics import describe_numerics
-from slipstream.verify.trajectory import Curve, LossWindow, common_steps, curves, level_windows
+from slipstream.verify.numerics import Controls, loss_windows
+from slipstream.verify.trajectory import Curve, LossWindow, common_steps, curves, curves_of
 
 IDENT = "losses"
 TITLE = "Losses with the recipe and without"
@@ -27,17 +28,22 @@ def loss_charts(tuning: Tuning) -> list[Chart]:
     pair = _pair([trial for trial in tuning.trials if trial.spec.role == "base"], tuned)
     if pair is None:
         return []
-    seeds = [curves(trial.fingerprint) for trial in tuning.trials if trial.spec.role == "seed"]
+    base, candidate = (record.fingerprint for record in pair)
+    numerics = _numerics(tuning)
+    controls = Controls(
+        rounding=[
+            trial.fingerprint
+            for trial in tuning.trials
+            if trial.spec.role == "rounding" and numerics is not None and trial.spec.precision == numerics.precision
+        ],
+        seeds=[trial.fingerprint for trial in tuning.trials if trial.spec.role == "seed"],
+    )
     found = []
-    for number, (ours, theirs) in enumerate(zip(*map(_curves, pair), strict=False)):
-        others = [each[number] for each in seeds if number < len(each)]
+    for number, (ours, theirs) in enumerate(zip(curves(base), curves(candidate), strict=False)):
         if number < MOST_CURVES and len(common_steps(ours, theirs)) > 1:
-            found.append(_chart(tuning, number, ours, theirs, others))
+            windows = loss_windows(base, candidate, controls, numerics or Numerics("redrawn", None), number)
+            found.append(_chart(tuning, number, (ours, theirs), curves_of(controls.rounding, number)[:1], windows))
     return found
-
-
-def _curves(record: TrialRecord) -> list[Curve]:
-    return curves(record.fingerprint)
 
 
 def _pair(bases: Sequence[TrialRecord], tuned: Sequence[TrialRecord]) -> tuple[TrialRecord, TrialRecord] | None:
@@ -48,40 +54,59 @@ def _pair(bases: Sequence[TrialRecord], tuned: Sequence[TrialRecord]) -> tuple[T
     )
 
 
-def _chart(tuning: Tuning, number: int, ours: Curve, theirs: Curve, seeds: Sequence[Curve]) -> Chart:
+def _chart(
+    tuning: Tuning, number: int, pair: tuple[Curve, Curve], noise: Sequence[Curve], windows: Sequence[LossWindow]
+) -> Chart:
     ident = f"{IDENT}-{number}" if number else IDENT
     title = f"{TITLE}, loss {number + 1} of a step" if number else TITLE
+    ours, theirs = pair
     steps = common_steps(ours, theirs)
-    windows = level_windows(ours, theirs, seeds)
     before, after = (_points(curve, steps) for curve in (ours, theirs))
-    frame = Frame(Scale(steps[0], steps[-1]), _reach([*before, *after], windows), HEIGHT)
+    judged = [window for window in windows if math.isfinite(window.limit)]
+    frame = Frame(Scale(steps[0], steps[-1]), _reach([*before, *after], judged), HEIGHT)
+    horizon = _horizon(tuning, steps)
     layer = stretched(
         frame,
-        *(ribbon(frame, _flat(w, w.ours - w.limit), _flat(w, w.ours + w.limit), "ribbon") for w in windows),
+        *(ribbon(frame, _flat(w, w.ours - w.limit), _flat(w, w.ours + w.limit), "ribbon") for w in judged),
+        *(dots(frame, thinned(_points(curve, steps), MOST_DOTS), "dots-noise") for curve in noise),
         dots(frame, thinned(before, MOST_DOTS), "dots-base"),
         dots(frame, thinned(after, MOST_DOTS), "dots-kept"),
         *(line(frame, _flat(window, window.ours), "line-base wide") for window in windows),
         *(line(frame, _flat(window, window.theirs), "line-kept") for window in windows),
+        *(line(frame, [(at, frame.y.low), (at, frame.y.high)], "line-horizon") for at in horizon),
     )
     sentence = f"{plural(len(steps), 'step')} that both saw; {_numerics_sentence(tuning)}."
     height = frame.full_height
     grid = axes(frame, as_count, _as_loss)
+    keys = [Key("mark-base", "as it is"), Key("mark-kept", str(tuning.recipe)), Key("ribbon", "may differ by")]
+    keys += [Key("mark-noise", "as it is, with rounding noise")] if noise else []
+    beyond = " The vertical line is the horizon: rounding dominates the training after it." if horizon else ""
     return Chart(
         ident,
         title,
-        f"{sentence} Points are steps, bars are means of windows, the band is how far they may differ by chance or "
-        "another seed. The numerics check may be stricter.",
+        f"{sentence} Points are steps, bars are means of windows, and the band is how far they may differ.{beyond}",
         sentence,
         picture(ident, title, sentence, height, grid, layer, style="with-axis"),
-        [Key("mark-base", "as it is"), Key("mark-kept", str(tuning.recipe)), Key("ribbon", "band of the means")],
+        keys,
         plain_table(title, ("steps", "as it is", "with the recipe", "may differ by"), "lrrr", _rows(windows)),
     )
 
 
-def _numerics_sentence(tuning: Tuning) -> str:
+def _numerics(tuning: Tuning) -> Numerics | None:
     """The verdict on the numerics of the whole recipe; else of its last part."""
     wholes = [v.numerics for v in tuning.verdicts if v.numerics and set(v.recipe.choices) == set(tuning.recipe.choices)]
-    return describe_numerics(wholes[-1]) if wholes else f"with {tuning.recipe}"
+    return wholes[-1] if wholes else None
+
+
+def _horizon(tuning: Tuning, steps: Sequence[int]) -> list[float]:
+    numerics = _numerics(tuning)
+    at = numerics.horizon_steps if numerics is not None else None
+    return [float(at)] if at is not None and steps[0] <= at <= steps[-1] else []
+
+
+def _numerics_sentence(tuning: Tuning) -> str:
+    numerics = _numerics(tuning)
+    return describe_numerics(numerics) if numerics is not None else f"with {tuning.recipe}"
 
 
 def _points(curve: Curve, steps: Sequence[int]) -> list[Point]:
@@ -108,4 +133,12 @@ def _as_loss(value: float) -> str:
 
 
 def _rows(windows: Sequence[LossWindow]) -> list[list[str]]:
-    return [[f"{w.first:,}–{w.last:,}", f"{w.ours:.5g}", f"{w.theirs:.5g}", f"{w.limit:.3g}"] for w in windows]
+    return [
+        [
+            f"{w.first:,}–{w.last:,}",
+            f"{w.ours:.5g}",
+            f"{w.theirs:.5g}",
+            f"{w.limit:.3g}" if math.isfinite(w.limit) else "not judged",
+        ]
+        for w in windows
+    ]

@@ -18,7 +18,6 @@ class Card(msgspec.Struct, frozen=True):
     seam: Seam
     causes: tuple[str, ...]  # the findings that it answers
     numerics: NumericsClass
-    precision: Precision | None = None  # that an approximate technique computes in; None: its setting names it
     memory: Memory = "same"
     needs: tuple[str, ...] = ()  # "cuda", "accelerator", a package; shown in the list, checked by applies()
     claims: tuple[str, ...] = ()  # resources for exclusive use: techniques with a common claim are not combined
@@ -34,6 +33,7 @@ class Card(msgspec.Struct, frozen=True):
     # "memory" costs time and is raced only if --only names it or memory is short. "fit" is not raced, because its step
     # does other work; `tune --fit` uses it.
     purpose: Purpose = "speed"
+    precision: Precision | None = None  # that an approximate technique computes in; None: its setting names it
 
 
 class Answer(msgspec.Struct, frozen=True):
