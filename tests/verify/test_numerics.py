@@ -122,6 +122,11 @@ def test_without_three_draws_of_the_noise_nothing_is_decided(claimed: Any) -> No
         assert verdict.is_sound is None and verdict.basis == "no_control"
 
 
+def test_a_draw_without_noise_does_not_count() -> None:
+    verdict = judge("reordered", BASE, made_fingerprint(rounding=1e-7, draw=9), Controls(REPEAT, [REPEAT] * 3, SEEDS))
+    assert verdict.is_sound is None and verdict.basis == "no_control"
+
+
 def test_without_seeds_a_redraw_is_not_decided() -> None:
     verdict = judge("redrawn", BASE, made_fingerprint(seed=7), Controls(REPEAT, ROUNDING, SEEDS[:1]))
     assert verdict.is_sound is None and verdict.basis == "no_seeds"

@@ -127,7 +127,9 @@ class _CandidateCheck:
     def _by_tensors(self, allowance: Allowance) -> Numerics:
         """Judges a candidate with the same batches and the same mathematics by gradients, updates, buffers and
         losses."""
-        draws = [*self._controls.rounding, *self._own_spread]
+        # A draw that equals the base had no noise: its model could not be reached, and it would allow nothing.
+        noisy = [draw for draw in self._controls.rounding if first_difference(self._base, draw) is not None]
+        draws = [*noisy, *self._own_spread]
         if not self._base.snapshots or not self._candidate.snapshots:
             return self._undecided("no_gradient")
         if len(draws) < RANDOM_DRAWS:  # fewer do not show how far chance goes
