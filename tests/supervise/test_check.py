@@ -17,8 +17,9 @@ import psutil
 import pytest
 
 from slipstream.sandbox import overlay
-from slipstream.supervise.check import CheckOptions, RefusalError, supervise
+from slipstream.supervise.check import CheckOptions, supervise
 from slipstream.supervise.exit_status import exit_code, remark
+from slipstream.supervise.trial_process import RefusalError
 
 TRAIN = """
 import sys, time, torch

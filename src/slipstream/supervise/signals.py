@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -18,8 +17,9 @@ class Interrupts:
     """Use as a context manager, in the main thread, after the trial has started: the trial must not inherit the signal
     mask and handlers that this class sets."""
 
-    def __init__(self, trial: subprocess.Popen[bytes]) -> None:
-        self._trial = trial
+    def __init__(self, send: Callable[[int], None]) -> None:
+        """`send` sends a signal to the trial."""
+        self._send = send
         self._num_interrupts = 0
         self._former_mask: set[Any] = set()
         self._former_handlers: dict[int, Any] = {}
@@ -45,25 +45,15 @@ class Interrupts:
             # A Ctrl-C in the terminal has already reached the whole foreground group. A signal to this process has not.
             self._act(info.si_signo, is_shared=info.si_code > 0)
 
-    def interrupt(self) -> None:
-        self._send(signal.SIGINT)
-
-    def kill(self) -> None:
-        self._send(signal.SIGKILL)
-
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         self._act(number, is_shared=True)
 
     def _act(self, number: int, *, is_shared: bool) -> None:
         self._num_interrupts += 1
         if self._num_interrupts > 1:
-            self.kill()
+            self._send(signal.SIGKILL)
         elif not is_shared:
             self._send(number)
-
-    def _send(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._trial.send_signal(number)
 
 
 @contextlib.contextmanager

@@ -219,8 +219,8 @@ def _tune_with_progress(script: list[str], order: TuneOptions, check_s: float, q
     """Tune with progress in the output of the notebook cell. Raises ValueError if the check failed."""
     from slipstream.report.terminal.live_tune import LiveTune
     from slipstream.report.text.check import verdict
-    from slipstream.supervise.check import RefusalError
     from slipstream.supervise.exit_status import remark
+    from slipstream.supervise.trial_process import RefusalError
     from slipstream.tuning.trials import RaceError
 
     os.environ[INSIDE] = "1"
