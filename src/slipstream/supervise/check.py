@@ -29,7 +29,7 @@ from slipstream.records import Ended, Ending, Message, Progress, Seen, Session, 
 from slipstream.sandbox import downloads, overlay
 from slipstream.sandbox.workspace import Workspace, Workspaces
 from slipstream.store.sessions import known_speedtest
-from slipstream.supervise.orphans import no_leftovers
+from slipstream.supervise.process_tree import no_leftovers
 from slipstream.supervise.pty_relay import PtyRelay
 from slipstream.supervise.signals import Interrupts, ended_by_signals, unbroken
 from slipstream.supervise.trial_process import LateError, TrialProcess, UncoveredError, signal_words
@@ -232,6 +232,7 @@ def _run_trial(run: _CheckRun, workspace: Workspace, settings: TrialSettings, co
 
                 _wait_for_end(run, trial, look, settings.seconds)
                 terminal.drain()
+                run.take(trial.messages())
         finally:
             trial.end(_PATIENCE_S)
     trial.raise_refusal()

@@ -1,5 +1,4 @@
-"""One start of a trial of a race: the connection over which it gets the baton, and its output, which goes to files whose
-length is limited. Closing it ends the trial and removes everything, whatever happened before."""
+"""One start of a trial in a race. It gets the baton over a socket, and its output goes to files of limited length."""
 
 from __future__ import annotations
 
@@ -29,8 +28,6 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warnin
 
 
 class RacingTrial(TrialProcess):
-    """One start of a trial of a race."""
-
     def __init__(
         self,
         workspace: Workspace,
@@ -67,7 +64,7 @@ class RacingTrial(TrialProcess):
     def receive(self, limit_s: float, most_s: float = 0.0) -> WireMessage:
         """The next message. Raises OutError if the trial ends without one, or sends nothing in time (see
         `wait_for`)."""
-        message: WireMessage | None = self.wait_for(self._look, limit_s, most_s)
+        message = self.wait_for(self._look, limit_s, most_s)
         if message is None:
             raise self._end_reason()
         return message

@@ -22,22 +22,21 @@ class Interrupts:
         self._send = send
         self._num_interrupts = 0
         self._former_mask: set[Any] = set()
-        self._former_handlers: dict[int, Any] = {}
+        self._handlers = _handling(dict.fromkeys(_WATCHED, self._handle))
 
     def __enter__(self) -> Interrupts:
         if hasattr(signal, "sigtimedwait"):
             self._former_mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED))
         else:  # without it the sender of a signal is unknown; a terminal is the most likely one
-            for number in _WATCHED:
-                self._former_handlers[number] = signal.signal(number, self._handle)
+            self._handlers.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         if hasattr(signal, "sigtimedwait"):
             self.look()  # the last signals are for the trial, not for code that runs after this block
             signal.pthread_sigmask(signal.SIG_SETMASK, self._former_mask)
-        for number, handler in self._former_handlers.items():
-            signal.signal(number, handler)
+        else:
+            self._handlers.__exit__(None, None, None)
 
     def look(self) -> None:
         """Handles the signals that arrived since the last call."""
@@ -71,7 +70,7 @@ def ended_by_signals() -> Iterator[None]:
 def unbroken() -> Iterator[None]:
     """Ignores signals while trials are being ended, which takes a few seconds at most. Another Ctrl-C would leave
     trials behind."""
-    with _handling(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN)):
+    with _handling(dict.fromkeys(_WATCHED, signal.SIG_IGN)):
         yield
 
 

@@ -4,7 +4,6 @@ race have in common. They differ in what they ask the trial to do and in what th
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import subprocess
@@ -106,10 +105,10 @@ class TrialProcess:
         """What the trial's processes have written to the spool since the last call. It can be read after the end."""
         return self._messages.read()
 
-    def wait_for(self, look: Callable[[float], T | None], limit_s: float = math.inf, most_s: float = 0.0) -> T | None:
-        """Calls `look` until it returns a value. `look` itself waits, up to the seconds that it is given. Returns None
-        if the trial has ended and `look` finds nothing more. Raises LateError after `limit_s`. A trial that uses CPU
-        meanwhile (an evaluation, a long compilation) gets the longer limit `most_s`."""
+    def wait_for(self, look: Callable[[float], T], limit_s: float, most_s: float = 0.0) -> T:
+        """Calls `look` until it returns a value other than None, or until the trial has ended. `look` itself waits, up
+        to the seconds that it is given. Raises LateError after `limit_s`. A trial that uses CPU meanwhile (an
+        evaluation, a long compilation) gets the longer limit `most_s`."""
         start_s = window_s = time.monotonic()
         used_s: float | None = None
         while True:

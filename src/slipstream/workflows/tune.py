@@ -60,15 +60,22 @@ def tune_script(
         raise NothingToTuneError(session)
     on_check(session)
     tuning, notes, written = _race(session, order, tell, use_overlay)
-    return with_tuning(session, tuning, notes, written)
+    return with_trials(msgspec.structs.replace(session, tuning=tuning), notes, written)
 
 
-def with_tuning(session: Session, tuning: Tuning, notes: list[str], written: list[str]) -> Session:
-    """Add a tuning to the session of its check. `written` are files that trials without an overlay wrote."""
+def with_trials(session: Session, notes: list[str], written: list[str]) -> Session:
+    """Add the notes of a race's trials, and the files that trials without an overlay wrote, to the session of the check.
+
+    What the check already lists is not repeated.
+    """
     from slipstream.supervise.check import shorten
 
-    paths = list(dict.fromkeys([*session.written, *shorten(written, Path(session.cwd))]))
-    return msgspec.structs.replace(session, tuning=tuning, notes=[*session.notes, *notes], written=paths)
+    paths = [*session.written, *shorten(written, Path(session.cwd))]
+    return msgspec.structs.replace(
+        session,
+        notes=list(dict.fromkeys([*session.notes, *notes])),
+        written=list(dict.fromkeys(paths)),
+    )
 
 
 def _race(
@@ -157,15 +164,9 @@ class Tuned:
         return self.tuning.recipe
 
     def __str__(self) -> str:
-        import io
+        from slipstream.report.terminal.session import render_to_text
 
-        from rich.console import Console
-
-        from slipstream.report.terminal.session import render_session
-
-        text = io.StringIO()
-        render_session(self.session, Console(file=text, width=100, no_color=True))
-        return text.getvalue()
+        return render_to_text(self.session)
 
     def __repr__(self) -> str:
         return str(self)
