@@ -243,6 +243,7 @@ def _run_trial(run: _CheckRun, workspace: Workspace, settings: TrialSettings, co
 
 def _wait_for_end(run: _CheckRun, trial: TrialProcess, look: Callable[[float], None], seconds: float) -> None:
     """Returns when the trial has ended. Ends a trial that does not stop by itself in time."""
+    seconds = seconds if seconds > 0 else math.inf
 
     def look_for_step(timeout_s: float) -> float | None:
         look(timeout_s)
@@ -250,9 +251,9 @@ def _wait_for_end(run: _CheckRun, trial: TrialProcess, look: Callable[[float], N
 
     what = "it had reached no step"
     try:
-        if trial.wait_for(look_for_step, _START_FACTOR * seconds if seconds > 0 else math.inf) is not None:
+        if trial.wait_for(look_for_step, _START_FACTOR * seconds) is not None:
             what = "it did not stop when it was asked to"
-            trial.wait_for(look, 2 * seconds + _GRACE_S if seconds > 0 else math.inf)
+            trial.wait_for(look, 2 * seconds + _GRACE_S)
     except LateError:
         run.notes.append(f"The script was interrupted after {run.elapsed_s:.0f} s: {what}.")
         trial.send(signal.SIGINT)

@@ -240,14 +240,7 @@ class ProcessBackend:
         server = self._fork_servers.of(environment) if spec.role != "fit" else None
         workspace = self._workspaces.make(self._over.get(spec.ident, {}))
         try:
-            return RacingTrial(
-                workspace,
-                settings,
-                entry=self._entry,
-                environment=environment,
-                server=server,
-                on_wait=self._let_go_late,
-            )
+            return RacingTrial(workspace, settings, self._entry, environment, server, self._let_go_late)
         except BaseException:
             workspace.remove()
             raise
@@ -341,7 +334,7 @@ class ProcessBackend:
             message = process.receive(limit_s, _BUSY_FACTOR * limit_s)
             if isinstance(message, Standing):
                 self._collect(process, log)
-                return _timed(empty, message)
+                return msgspec.structs.replace(empty, **msgspec.structs.asdict(message))
             assert isinstance(message, Finished), message
         except OutError as out:
             log.failure = str(out)
@@ -406,17 +399,3 @@ def _too_slow(log: TrialLog, step_s: float, base_s: float) -> str:
     timing = BlockTiming(log.spec.ident, -1, 1, len(log.steady), seconds, time.perf_counter_ns(), failure=reason)
     log.timings.append(timing)
     return reason
-
-
-def _timed(timing: BlockTiming, message: Standing) -> BlockTiming:
-    return msgspec.structs.replace(
-        timing,
-        first_step=message.first_step,
-        num_steps=message.num_steps,
-        seconds=message.seconds,
-        time_ns=message.time_ns,
-        num_samples=message.num_samples,
-        starts_s=message.starts_s,
-        epoch_start_s=message.epoch_start_s,
-        is_disturbed=message.is_disturbed,
-    )

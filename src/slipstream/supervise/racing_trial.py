@@ -32,7 +32,6 @@ class RacingTrial(TrialProcess):
         self,
         workspace: Workspace,
         settings: TrialSettings,
-        *,
         entry: str,
         environment: Mapping[str, str],
         server: ForkServer | None,

@@ -64,9 +64,9 @@ def tune_script(
 
 
 def with_trials(session: Session, notes: list[str], written: list[str]) -> Session:
-    """Add the notes of a race's trials, and the files that trials without an overlay wrote, to the session of the check.
+    """Add the notes of a race's trials, and the files that trials without an overlay wrote, to a session.
 
-    What the check already lists is not repeated.
+    What the session already lists is not repeated.
     """
     from slipstream.supervise.check import shorten
 
