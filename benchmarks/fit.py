@@ -19,8 +19,8 @@ import torch
 
 from slipstream.fit.attempts import FitAttempts, FitRun
 from slipstream.fit.options import FitOptions
+from slipstream.numbers import in_binary
 from slipstream.report.text.fit import say_trial
-from slipstream.report.text.numbers import in_binary
 from slipstream.supervise.race import ProcessBackend
 from slipstream.tuning.progress import SilentListener
 from slipstream.workflows.fit import fit_script
@@ -71,8 +71,13 @@ def _search(kind: str, case: Case) -> None:
 
 def _repeat(kind: str, case: Case) -> None:
     with ProcessBackend([str(SCRIPT), kind], warm_up=3) as backend:
-        trials = FitAttempts(backend, _PrintingListener(), case.limit_bytes, backend.now_s() + 3600)
-        trials.say = lambda trial: f"{kind}: {say_trial(trial, case.limit_bytes)}"
+        trials = FitAttempts(
+            backend,
+            _PrintingListener(),
+            case.limit_bytes,
+            backend.now_s() + 3600,
+            describe=lambda trial: f"{kind}: {say_trial(trial, case.limit_bytes)}",
+        )
         found = trials.run(FitRun(case.largest, sets_batch="batch_size"))
         larger = trials.run(FitRun(_larger(case.largest), sets_batch="batch_size"))
     if found.outcome == "ran":

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from slipstream.memory.forecast import forecast
+from slipstream.numbers import in_bytes
 from slipstream.records import KINDS
-from slipstream.report.text.numbers import in_bytes
 from slipstream.testing.memory_trainings import count_peak, list_cases, observe
 
 RESULTS = Path(__file__).with_name("results") / "memory_accounting.md"

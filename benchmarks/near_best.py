@@ -117,7 +117,7 @@ def race(
         for ident, recipe in enumerate(recipes):
             failure = process_backend.enter(TrialSpec(ident, "candidate" if recipe.choices else "base", recipe))
             if failure:
-                return failure
+                return str(failure)
         first = process_backend.run_block(0, 0, 4, 1)
         num_steps = max(4, math.ceil(BLOCK_S / max(first.step_s, 1e-4)))
         comparisons = [ConfidenceSequence() for _ in recipes[1:]]
@@ -125,7 +125,7 @@ def race(
             order = rng.sample(range(len(recipes)), len(recipes))
             timings = {ident: process_backend.run_block(ident, number, num_steps, 1) for ident in order}
             for failed in (timing.failure for timing in timings.values() if timing.failure):
-                return failed
+                return str(failed)
             for comparison, ident in zip(comparisons, range(1, len(recipes)), strict=True):
                 comparison.add_timings(timings[0], timings[ident])
         return comparisons

@@ -38,7 +38,7 @@ def start_s(script: list[str], is_side_by_side: bool, may_fork: bool = False) ->
 def _enter(process_backend: ProcessBackend, spec: TrialSpec) -> None:
     failure = process_backend.enter(spec)
     if failure:
-        raise RuntimeError(failure)
+        raise RuntimeError(str(failure))
 
 
 def foreseen(beside: float) -> float:

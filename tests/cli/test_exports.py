@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,13 +36,24 @@ def test_trace_to_a_file_compressed_and_to_stdout(saved: Path) -> None:
     assert json.loads(call("--trace", "-").output)["traceEvents"]
 
 
+def test_tensorboard_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    refused = call("--tensorboard", "runs")
+    assert refused.exit_code == 2 and "pip install tensorboard" in refused.output
+    assert "Traceback" not in refused.output and not Path("runs").exists()
+
+
+def test_a_session_that_does_not_exist() -> None:
+    assert call("nonsense").exit_code == 2
+
+
 def test_tensorboard_and_a_path_that_cannot_be_written() -> None:
+    pytest.importorskip("tensorboard")
     assert "tensorboard --logdir runs" in call("--tensorboard", "runs").output
     assert len(list(Path("runs").iterdir())) == 2
     Path("file").write_text("")
     refused = call("--tensorboard", "file/below")
     assert refused.exit_code == 2 and "cannot be written" in refused.output
-    assert call("nonsense").exit_code == 2
 
 
 def test_a_profile_is_saved_or_the_user_is_told_why_not(tmp_path: Path) -> None:

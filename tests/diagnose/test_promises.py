@@ -52,7 +52,7 @@ def test_random_trainings(seed):
         assert sum(summary.phases.values()) == pytest.approx(summary.step_ms, rel=1e-9)
         assert min(summary.phases.values()) >= 0
         assert summary.step_low_ms <= summary.step_ms <= summary.step_high_ms
-        assert not [note for note in session.notes if "could not be checked" in note]
+        assert not [note for note in session.diagnosis_notes if "could not be checked" in note]
         gains = [finding.predicted_gain for finding in session.findings if finding.cause != "growing_memory"]
         assert gains == sorted(gains, reverse=True)
         for finding in session.findings:

@@ -38,4 +38,4 @@ def test_a_cause_that_stumbles_leaves_a_sentence(monkeypatch):
 
     monkeypatch.setattr(ranking, "catalogue", lambda: {"denormals": stumble})
     session = diagnose(made_session())
-    assert any("denormals could not be checked" in note for note in session.notes)
+    assert any("denormals could not be checked" in note for note in session.diagnosis_notes)

@@ -73,7 +73,7 @@ def test_nor_does_any_test_where_the_check_itself_was_disturbed() -> None:
 def test_reading(rate: float, words: str) -> None:
     stacks = [made_stack("read", 14, 90, role="worker", expression="file.read()")]
     advice = found(made_test(disk_files=rate), "slow_read", stacks=stacks).advice
-    assert (words in advice and "the disk of /data gives a file of 110 KB" in advice) if words else advice == ""
+    assert (words in advice and "the disk of /data gives a file of 110 kB" in advice) if words else advice == ""
 
 
 def test_handing_over() -> None:

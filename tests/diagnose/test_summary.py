@@ -36,14 +36,14 @@ def test_a_short_script_uses_its_warm_up_and_has_a_note():
     session = diagnose(made_session(is_short=True))
     assert session.summary.num_steps == 8
     assert session.summary.ceilings.compute_ms is None
-    assert any("warm-up" in note for note in session.notes)
+    assert any("warm-up" in note for note in session.diagnosis_notes)
 
 
 def test_no_step_no_summary():
     session = diagnose(msgspec.structs.replace(made_session(), steps=[]))
     assert session.summary is None
     assert session.findings == []
-    assert any("No step" in note for note in session.notes)
+    assert any("No step" in note for note in session.diagnosis_notes)
 
 
 def test_a_first_step_alone_is_not_called_none():
@@ -51,7 +51,7 @@ def test_a_first_step_alone_is_not_called_none():
     first = msgspec.structs.replace(session.steps[0], block=-1)
     session = diagnose(msgspec.structs.replace(session, steps=[first]))
     assert session.summary is None
-    assert any("Only the warm-up was seen" in note for note in session.notes)
+    assert any("Only the warm-up was seen" in note for note in session.diagnosis_notes)
 
 
 def test_diagnosing_again_changes_nothing():
@@ -158,8 +158,8 @@ def test_free_data_takes_away_no_more_than_the_wait_without_workers():
     ]
     uneven = diagnose(msgspec.structs.replace(session, steps=fast))
     assert uneven.summary.ceilings.compute_ms == pytest.approx(31)
-    assert any("too noisy" in note for note in uneven.notes)
-    assert not any("too noisy" in note for note in diagnose(session).notes)
+    assert any("too noisy" in note for note in uneven.diagnosis_notes)
+    assert not any("too noisy" in note for note in diagnose(session).diagnosis_notes)
 
 
 def test_inference_is_recognised():
@@ -171,7 +171,7 @@ def test_inference_is_recognised():
 def test_a_lone_core_gets_a_sentence_and_no_recommendation():
     session = diagnose(made_session(input_ms=40, environment=made_environment(num_usable=1.0, num_threads=1)))
     assert "no_workers" not in [finding.cause for finding in session.findings]
-    assert any("usable core" in note for note in session.notes)
+    assert any("usable core" in note for note in session.diagnosis_notes)
 
 
 def test_no_ceiling_is_longer_than_the_step():
@@ -180,8 +180,8 @@ def test_no_ceiling_is_longer_than_the_step():
     ceilings, step_ms = session.summary.ceilings, session.summary.step_ms
     assert ceilings.compute_ms == step_ms == ceilings.best_ms()
     assert ceilings.shared_ms < 0.7 * step_ms
-    assert any("too noisy" in note for note in session.notes)
-    assert any(note.startswith("The machine was busy: a computing thread") for note in session.notes)
+    assert any("too noisy" in note for note in session.diagnosis_notes)
+    assert any(note.startswith("The machine was busy: a computing thread") for note in session.diagnosis_notes)
     drained = diagnose(made_session(num_workers=2, input_ms=0.1, work_ms=200.0)).summary
     assert drained.ceilings.best_ms() <= drained.step_ms
 
@@ -189,10 +189,10 @@ def test_no_ceiling_is_longer_than_the_step():
 def test_a_machine_that_was_busy_before_the_check_is_reported():
     """Two threads that spin while they wait for each other use all of their cores and hide other programs."""
     environment = msgspec.structs.replace(made_environment(), load=5.5)
-    busy = diagnose(made_session(has_loader=False, environment=environment)).notes
+    busy = diagnose(made_session(has_loader=False, environment=environment)).diagnosis_notes
     words = "The machine was busy when the measurement began: a load of 5.5 on 2 cores"
     assert any(note.startswith(words) for note in busy)
-    quiet = diagnose(made_session(has_loader=False)).notes
+    quiet = diagnose(made_session(has_loader=False)).diagnosis_notes
     assert not any("busy" in note for note in quiet)
 
 
@@ -241,9 +241,11 @@ def test_a_few_long_steps_give_a_note():
         msgspec.structs.replace(step, step_ms=step.step_ms * 20) if step.index % 16 == 0 else step
         for step in session.steps
     ]
-    (note,) = [note for note in diagnose(msgspec.structs.replace(session, steps=steps)).notes if "on average" in note]
+    (note,) = [
+        note for note in diagnose(msgspec.structs.replace(session, steps=steps)).diagnosis_notes if "on average" in note
+    ]
     assert note.startswith("Most steps take 32 ms, but on average one takes ")
-    assert not any("on average" in note for note in diagnose(session).notes)
+    assert not any("on average" in note for note in diagnose(session).diagnosis_notes)
 
 
 def test_training_in_evaluation_mode_gives_a_note():
@@ -256,7 +258,7 @@ def test_training_in_evaluation_mode_gives_a_note():
             )
             for step in session.steps
         ]
-        return diagnose(msgspec.structs.replace(session, events=[*session.events, *calls])).notes
+        return diagnose(msgspec.structs.replace(session, events=[*session.events, *calls])).diagnosis_notes
 
     (note,) = [note for note in called(20) if "evaluation mode" in note]
     assert note.startswith("From step 21 on the model (called at train.py:")
@@ -273,7 +275,7 @@ def test_a_race_of_threads_on_a_busy_machine_decides_nothing():
     def notes(load, low=0.33, threads=1):
         environment = msgspec.structs.replace(made_environment(num_threads=threads), load=load)
         session = made_session(environment=environment, rehearsals=[msgspec.structs.replace(race, low=low)])
-        return [note for note in diagnose(session).notes if "torch computes" in note]
+        return [note for note in diagnose(session).diagnosis_notes if "torch computes" in note]
 
     (note,) = notes(load=5.5)
     assert "check again on a quiet machine" in note

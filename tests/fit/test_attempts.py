@@ -38,6 +38,8 @@ def test_a_batch_that_does_not_fit_runs_out_and_a_smaller_one_runs(
         small = attempts.run(FitRun(4, sets_batch="batch_size"))
     assert whole.outcome == "ran_out" and whole.peak_bytes is None, whole.reason
     assert small.outcome == "ran", small.reason
-    assert small.changes[0].startswith("batch_size: batch_size 64 -> 4 at train.py:")
+    assert small.changes[0].technique == "batch_size" and small.changes[0].text.startswith(
+        "batch_size 64 -> 4 at train.py:"
+    )
     assert small.peak_bytes is not None and small.start_bytes + 8 * MIB < small.peak_bytes <= 500 * MIB
     assert small.samples_per_s is not None and attempts.made == [whole, small]

@@ -12,13 +12,24 @@ from slipstream.diagnose import diagnose
 from slipstream.fit.attempts import judge
 from slipstream.fit.options import FitError, FitOptions
 from slipstream.fit.search import fastest_of, fit, ladder
-from slipstream.records import BlockTiming, Fingerprint, FitAttempt, Fitting, Footprint, Session, TrialRecord, TrialSpec
+from slipstream.records import (
+    BlockTiming,
+    Failure,
+    Fingerprint,
+    FitAttempt,
+    Fitting,
+    Footprint,
+    Session,
+    TechniqueNote,
+    TrialRecord,
+    TrialSpec,
+)
 from slipstream.records.race import Speed
 from slipstream.techniques._core.card import no
 from slipstream.testing.made_sessions import made_session
 from slipstream.testing.made_techniques import RecordingListener, made_technique
 
-OUT = "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"
+OUT = Failure("RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory")
 OWN, START, EACH = 16, 1000, 10  # samples; bytes
 
 
@@ -32,7 +43,7 @@ class MemoryBackend:
         self.saving, self.prices = saving or {}, prices or {}
         self.best_batch = 64  # with larger or smaller batches, a sample takes longer
         self.slowness = 1.0
-        self.raises = ""  # the error with any other batch size than the script's own
+        self.raises: Failure | None = None  # the error with any other batch size than the script's own
         self.raises_held_only = False
         self.wrong_losses: set[str] = set()
         self.declined: dict[str, str] = {}
@@ -57,7 +68,7 @@ class MemoryBackend:
             share *= self.saving.get(name, 1.0)
         return int(START + EACH * self._batch(trial) * share)
 
-    def enter(self, spec: TrialSpec) -> str:
+    def enter(self, spec: TrialSpec) -> Failure | None:
         self.num_entered += 1
         self._now_s += 3.0
         self._specs[spec.ident], self._timings[spec.ident] = spec, []
@@ -67,7 +78,7 @@ class MemoryBackend:
             is_other = self._batch(spec.ident) > OWN and spec.ident in self._limits
         if self.raises and is_other:
             return self.raises
-        return OUT if self._held(spec.ident) > self._limits.get(spec.ident, 1 << 60) else ""
+        return OUT if self._held(spec.ident) > self._limits.get(spec.ident, 1 << 60) else None
 
     def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
         batch = self._batch(trial)
@@ -83,7 +94,7 @@ class MemoryBackend:
     def record(self, trial: int) -> TrialRecord:
         losses = [(step, 2.0 + (0.5 if self.wrong_losses & set(self._named(trial)) else 0.0)) for step in range(3)]
         names = [choice.technique for choice in self._specs[trial].recipe.choices]
-        changes = [f"{name}: done" for name in names if name not in self.declined]
+        changes = [TechniqueNote(name, "done") for name in names if name not in self.declined]
         return TrialRecord(
             self._specs[trial],
             timings=self._timings[trial],
@@ -91,7 +102,7 @@ class MemoryBackend:
             start_bytes=START,
             held_bytes=self._held(trial),
             changes=changes,
-            declined=[f"{name}: {self.declined[name]}" for name in names if name in self.declined],
+            declined=[TechniqueNote(name, self.declined[name]) for name in names if name in self.declined],
         )
 
     def leave(self, trial: int) -> TrialRecord:
@@ -267,14 +278,14 @@ def test_without_a_loader_the_error_says_what_to_do(go: Callable[..., Fitting], 
 
 def test_a_script_that_fails_with_other_batch_sizes_is_an_error(go: Callable[..., Fitting]) -> None:
     backend = MemoryBackend()
-    backend.raises = "RuntimeError: shape '[16, -1]' is invalid for input of size 40"
+    backend.raises = Failure("RuntimeError: shape '[16, -1]' is invalid for input of size 40")
     with pytest.raises(FitError, match=r"does not train with batches of .*shape"):
         go(backend, START + 205 * EACH)
 
 
 def test_a_failure_only_under_the_limit_counts_as_out_of_memory(go: Callable[..., Fitting]) -> None:
     backend = MemoryBackend()
-    backend.raises, backend.raises_held_only = "RuntimeError: a library's own words", True
+    backend.raises, backend.raises_held_only = Failure("RuntimeError: a library's own words"), True
     assert go(backend, START + 205 * EACH).largest in (OWN - 1, OWN)
 
 
@@ -298,8 +309,12 @@ def test_among_equally_fast_sizes_the_own_one_wins_then_a_power_of_two() -> None
 
 
 def test_judge_tells_how_a_trial_ended() -> None:
-    assert judge("", True) == ("ran", "")
-    assert judge(OUT, False)[0] == "ran_out" and judge("ended by SIGSEGV", True)[0] == "ran_out"
-    assert judge("the script ended after 3 steps", True)[0] == "ran"
-    assert judge("the script ended after 1 steps", True)[0] == "ended"
-    assert judge("ValueError: no", True) == ("failed", "ValueError: no")
+    crash = Failure("ended by SIGSEGV", signal="SIGSEGV")
+    assert judge(None, True) == ("ran", "")
+    assert judge(OUT, False)[0] == "ran_out" and judge(crash, True)[0] == "ran_out"
+    assert judge(crash, False)[0] == "failed" and judge(Failure("ended by SIGSEGV"), True)[0] == "failed"
+    assert judge(Failure("the script ended after 3 steps", "ended", 3), True)[0] == "ran"
+    assert judge(Failure("the script ended after 1 steps", "ended", 1), True)[0] == "ended"
+    assert judge(Failure("the script ended before its first step", "ended"), True)[0] == "ended"
+    assert judge(Failure("the script ended after 3 steps"), True)[0] == "failed", "the words do not count"
+    assert judge(Failure("ValueError: no"), True) == ("failed", "ValueError: no")

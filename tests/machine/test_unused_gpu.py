@@ -1,7 +1,7 @@
 import msgspec
 
-from slipstream.machine.gpu import gpu_present_but_unused
-from slipstream.records import Environment, Gpu, TorchFacts
+from slipstream.machine.gpu import find_idle_gpu
+from slipstream.records import Environment, Gpu, IdleGpu, TorchFacts
 from slipstream.testing.made_sessions import made_environment
 
 
@@ -16,18 +16,17 @@ def machine_with(*gpus: str) -> Environment:
     return msgspec.structs.replace(made_environment(), torch=None, gpus=[Gpu(name, 1 << 34) for name in gpus])
 
 
-def test_unused_gpu_is_reported() -> None:
+def test_unused_gpu_is_found_with_its_cause() -> None:
     gpu = machine_with("Made GPU")
-    assert "built for the CPU only" in gpu_present_but_unused(gpu, facts_with())
-    assert "CUDA_VISIBLE_DEVICES" in gpu_present_but_unused(gpu, facts_with(accelerator_build="12.8"))
-    sentence = gpu_present_but_unused(gpu, facts_with(accelerator_build="12.8", accelerator="cuda"))
-    assert sentence.startswith("The device is the CPU although a GPU is present (Made GPU)")
-    assert '.to("cuda")' in sentence
-    assert '.to("mps")' in gpu_present_but_unused(machine_with(), facts_with(accelerator="mps"))
+    assert find_idle_gpu(gpu, facts_with()) == IdleGpu("Made GPU", "cpu_build")
+    assert find_idle_gpu(gpu, facts_with(accelerator_build="12.8")) == IdleGpu("Made GPU", "invisible")
+    seen = facts_with(accelerator_build="12.8", accelerator="cuda")
+    assert find_idle_gpu(gpu, seen) == IdleGpu("Made GPU", "unused")
+    assert find_idle_gpu(machine_with(), facts_with(accelerator="mps")) == IdleGpu("mps", "unused")
 
 
-def test_no_sentence_without_an_unused_gpu() -> None:
-    assert gpu_present_but_unused(machine_with(), facts_with()) == ""
+def test_nothing_is_found_without_an_unused_gpu() -> None:
+    assert find_idle_gpu(machine_with(), facts_with()) is None
     on_gpu = facts_with(accelerator_build="12.8", accelerator="cuda", device="cuda:0")
-    assert gpu_present_but_unused(machine_with("Made GPU"), on_gpu) == ""
-    assert gpu_present_but_unused(machine_with("Made GPU"), None) == ""
+    assert find_idle_gpu(machine_with("Made GPU"), on_gpu) is None
+    assert find_idle_gpu(machine_with("Made GPU"), None) is None

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from slipstream.diagnose.memory_growth import find_growth, has_stopped
-from slipstream.memory.leak_follow_up import NUM_LOOKS, LeakFollowUp
+from slipstream.observe.leaks import NUM_LOOKS, LeakFollowUp
 from slipstream.records import Ending, Footprint, Leak, Memory, Seen, Told
 from slipstream.seams.stop import StopTrial
 from slipstream.testing.made_sessions import made_session

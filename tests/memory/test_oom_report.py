@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from slipstream.memory.oom_report import read_remains
 from slipstream.records import LineBytes, ModuleBytes, Remains, Site
-from slipstream.report.text.oom import remains_lines
+from slipstream.report.text.memory import remains_lines
 
 WIDTH = 32
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from slipstream.memory.schedule import MemorySchedule
+from slipstream.memory.schedule import AllocatorSnapshot, MemorySchedule
 from slipstream.observe.anatomy.quiet_profiler import QuietProfile
 from slipstream.records import Ending, Footprint, Told
 from slipstream.seams.stop import StopTrial
@@ -115,3 +115,43 @@ def test_a_whole_step_passes_between_two_profilers(monkeypatch: pytest.MonkeyPat
     footprints = run_memory()[0]
     assert len(footprints) == 3 and calls.count("start") >= 3
     assert not any(one == ("end", "start") for one in pairwise(calls))
+
+
+class RecordedCalls:
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def _record_memory_history(self, enabled: Any = "all", **kwargs: Any) -> None:
+        self.calls.append(enabled)
+
+    def _dump_snapshot(self, filename: str) -> None:
+        self.calls.append(filename)
+
+
+def test_one_recording_of_the_observed_steps() -> None:
+    asked = RecordedCalls()
+    snapshot = AllocatorSnapshot("step.pickle", asked)
+    for _ in range(2):  # a failed attempt and a successful one
+        snapshot.start("cuda:0")
+    snapshot.keep()
+    snapshot.start("cuda:0")  # of a smaller batch
+    snapshot.keep()
+    snapshot.end()
+    assert asked.calls == ["all", "step.pickle", None]
+
+
+def test_a_stopped_run_stops_recording() -> None:
+    asked = RecordedCalls()
+    snapshot = AllocatorSnapshot("step.pickle", asked)
+    snapshot.start("cuda:0")
+    snapshot.end()
+    assert asked.calls == ["all", None]
+
+
+def test_nothing_is_recorded_on_a_cpu_or_without_a_path() -> None:
+    asked = RecordedCalls()
+    for path, device in (("step.pickle", "cpu"), ("", "cuda:0")):
+        snapshot = AllocatorSnapshot(path, asked)
+        snapshot.start(device)
+        snapshot.keep()
+    assert not asked.calls

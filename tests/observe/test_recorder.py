@@ -7,14 +7,24 @@ from slipstream.testing.fake_clock import FakeClock
 from slipstream.wire.spool import MemorySink
 
 
+class StepCounts:
+    def __init__(self) -> None:
+        self.counted: list[int] = []
+
+    def on_steps(self, num: int) -> None:
+        self.counted.append(num)
+
+    def on_pulse(self) -> None: ...
+
+
 def test_steps_shorter_than_the_counting_delay_are_counted() -> None:
     """Without a loader, module calls take the slow path, and the collected events are passed on several times within
     the delay of 25 ms."""
     clock = FakeClock()
     recorder = Recorder(MemorySink(), clock)
     recorder.patience_ns = 25_000_000
-    counted: list[int] = []
-    recorder.on_step = counted.append
+    counts = StepCounts()
+    recorder.add_listener(counts)
     for _ in range(400):
         for kind in ("forward", "forward", "backward"):
             token = recorder.enter(kind)
@@ -25,4 +35,4 @@ def test_steps_shorter_than_the_counting_delay_are_counted() -> None:
         recorder.emit(("optimizer", 0, start_ns, recorder.now_ns()))  # as the fast path does
         if recorder.now_ns() >= recorder.shortcut.due_ns:
             recorder.count()
-    assert sum(counted) > 350 and len(counted) < 20
+    assert sum(counts.counted) > 350 and len(counts.counted) < 20

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
+from slipstream.observe.check_schedule import CheckSchedule
 from slipstream.observe.recorder import Recorder
-from slipstream.observe.schedule import Schedule
 from slipstream.records import BlockEnded, Loader, Told
 from slipstream.seams.patching import Substitute
 from slipstream.seams.stop import StopTrial
@@ -20,6 +20,46 @@ def make_loader(num_workers: int) -> Loader:
     return Loader(0, None, "DataLoader", "D", num_workers, 8, 2, False, False, False, 100, 800, "fork")
 
 
+class MadeSurvey:
+    """Records with the number of steps what the schedule asks for. `offers` are the profilers that start."""
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+        self.has_made_optimizer = False
+        self.offers: tuple[str, ...] = ()
+        self.endings = iter([True])  # what the ends of the dissections return
+        self.told: list[tuple[str, int]] = []
+
+    def has_optimizer(self) -> bool:
+        return self.has_made_optimizer
+
+    def at_first_step(self) -> None: ...
+
+    def at_block(self) -> None: ...
+
+    def at_end(self) -> None: ...
+
+    def tell_leaks(self) -> None: ...
+
+    def start_excerpt(self) -> bool:
+        return self._start("excerpt")
+
+    def end_excerpt(self) -> None:
+        self.told.append(("excerpt ends", self.num_steps))
+
+    def start_dissection(self) -> bool:
+        return self._start("probe")
+
+    def end_dissection(self) -> bool:
+        self.told.append(("probe ends", self.num_steps))
+        return next(self.endings)
+
+    def _start(self, what: str) -> bool:
+        if what in self.offers:
+            self.told.append((what, self.num_steps))
+        return what in self.offers
+
+
 class MadeTraining:
     """A script that trains with one loader, epoch after epoch."""
 
@@ -27,11 +67,10 @@ class MadeTraining:
         self.clock, self.sink = FakeClock(), MemorySink()
         self.recorder = Recorder(self.sink, self.clock)
         self.recorder.meet(make_loader(num_workers))
-        self.schedule = Schedule(self.recorder, seconds, steps)
-        self.recorder.on_step = self.schedule.on_step
-        self.recorder.on_pulse = self.schedule.on_pulse
+        self.survey = MadeSurvey()
+        self.schedule = CheckSchedule(self.recorder, self.survey, seconds, steps)
+        self.recorder.add_listener(self.schedule)
         self.step_ms, self.epoch = step_ms, epoch
-        self.num_steps = 0
 
     def run(self, with_loader: bool = True) -> list[str]:
         with pytest.raises(StopTrial):
@@ -58,7 +97,7 @@ class MadeTraining:
 
     def _train_step(self) -> None:
         self.recorder.pulse()
-        self.num_steps += 1
+        self.survey.num_steps += 1
         for kind, share in (("forward", 0.3), ("backward", 0.6), ("optimizer", 0.1)):
             token = self.recorder.enter(kind)
             self.clock.advance(self.step_ms * share)
@@ -96,7 +135,7 @@ def test_slow_steps_end_within_the_time_limit() -> None:
 def test_requested_number_of_steps_is_watched() -> None:
     training = MadeTraining(step_ms=5, epoch=1000, steps=40)
     training.run()
-    assert training.num_steps >= 40
+    assert training.survey.num_steps >= 40
 
 
 def test_progress_grows_to_the_end() -> None:
@@ -121,52 +160,38 @@ def test_endless_validation_is_stopped() -> None:
 
 
 def test_torch_profile_comes_before_the_dissected_step() -> None:
-    training, told = MadeTraining(20, 100), []
-    schedule = training.schedule
-
-    def note(what: str) -> bool:
-        told.append((what, training.num_steps))
-        return True
-
-    schedule.excerpt_start = lambda: note("excerpt")
-    schedule.excerpt_stop = lambda: note("excerpt ends")
-    schedule.probe_start = lambda: note("probe")
-    schedule.probe_stop = lambda: note("probe ends")
+    training = MadeTraining(20, 100)
+    training.survey.offers = ("excerpt", "probe")
     kinds = training.run()
+    told = training.survey.told
     assert [what for what, _ in told] == ["excerpt", "excerpt ends", "probe", "probe ends"]
     steps = [step for _, step in told]
     assert [after - before for before, after in itertools.pairwise(steps)] == [3, 1, 1], "a whole step between the two"
     assert kinds[-2:] == ["dissect", "dissect"], "neither is the script as it is"
 
 
-def test_without_a_profile_nothing_changes() -> None:
+def test_without_a_profile_only_the_dissection_is_added() -> None:
     one, other = MadeTraining(20, 100), MadeTraining(20, 100)
-    one.schedule.probe_start = other.schedule.probe_start = lambda: True
-    other.schedule.excerpt_start = lambda: False
-    assert one.run() == other.run() and one.num_steps == other.num_steps
+    other.survey.offers = ("probe",)
+    assert [*one.run(), "dissect"] == other.run()
+    assert other.survey.num_steps - one.survey.num_steps == 1
 
 
 def test_steps_of_seconds_leave_time_for_a_dissection() -> None:
-    training, told = MadeTraining(step_ms=5000, epoch=1000, seconds=60), []
-    training.schedule.probe_start = lambda: told.append("probe") or True
-    training.schedule.probe_stop = lambda: told.append("probe ends")
+    training = MadeTraining(step_ms=5000, epoch=1000, seconds=60)
+    training.survey.offers = ("probe",)
     blocks = training.run()
-    assert told == ["probe", "probe ends"] and blocks[-1] == "dissect"
+    assert [what for what, _ in training.survey.told] == ["probe", "probe ends"] and blocks[-1] == "dissect"
     assert "kept" in blocks and training.clock.time_ns / 1e9 < 100
 
 
 def test_interrupted_dissection_is_repeated_after_a_pause() -> None:
-    training, told = MadeTraining(20, 100), []
-    answers = iter([False, True])
-
-    def stop() -> bool:
-        told.append(("ends", training.num_steps))
-        return next(answers)
-
-    training.schedule.probe_start = lambda: told.append(("probe", training.num_steps)) or True
-    training.schedule.probe_stop = stop
+    training = MadeTraining(20, 100)
+    training.survey.offers = ("probe",)
+    training.survey.endings = iter([False, True])
     training.run()
-    assert [what for what, _ in told] == ["probe", "ends", "probe", "ends"]
+    told = training.survey.told
+    assert [what for what, _ in told] == ["probe", "probe ends", "probe", "probe ends"]
     assert told[2][1] - told[1][1] == 1, "one profiler right after another crashes"
 
 
@@ -180,7 +205,7 @@ def call_without_training(training: MadeTraining, num: int) -> None:
 
 def test_calls_before_the_first_update_are_not_steps_if_there_is_an_optimizer() -> None:
     training = MadeTraining(step_ms=10, epoch=1000)
-    training.schedule.will_train = lambda: True
+    training.survey.has_made_optimizer = True
     call_without_training(training, 400)  # a reinforcement learner collects experience for four seconds
     blocks = training.run(with_loader=False)
     assert blocks[:3] == ["start", "warmup", "warmup"]
@@ -192,7 +217,7 @@ def test_calls_before_the_first_update_are_not_steps_if_there_is_an_optimizer() 
 def test_script_without_backward_passes_is_watched() -> None:
     for has_optimizer in (False, True):
         training = MadeTraining(step_ms=10, epoch=1000)
-        training.schedule.will_train = lambda has_any=has_optimizer: has_any  # type: ignore[misc]
+        training.survey.has_made_optimizer = has_optimizer
         with pytest.raises(StopTrial):
             call_without_training(training, 3000)
         kinds = [m.block.kind for m in training.sink.messages if isinstance(m, BlockEnded)]

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 
+from slipstream.observe.fetch_recorder import FetchRecorder
 from slipstream.observe.recorder import Recorder
 from slipstream.observe.stack_sampler import StackSampler
 from slipstream.wire.spool import MemorySink
@@ -30,11 +31,11 @@ def test_a_module_that_is_called_while_a_batch_is_built_is_a_transform() -> None
 
 def test_worker_samples_count_as_start_until_the_first_batch() -> None:
     recorder = Recorder(MemorySink())
-    recorder.role = "worker"
-    sampler = StackSampler(recorder, lambda: 0)
+    fetches = FetchRecorder(recorder.queue, recorder.clock, loader=0, worker=0)
+    sampler = StackSampler(recorder, lambda: 0, fetches)
     for _ in range(2):
         sampler._count(sys._getframe(), 1)
-        recorder.begin_fetch()
+        fetches.begin_fetch()
     assert [key[0] for key in sampler._counts] == ["start", "input"]
 
 

@@ -19,19 +19,19 @@ from slipstream.wire.spool import MemorySink
 class Scene:
     """A model whose calls are reported to the survey, as by the module seam."""
 
-    def __init__(self) -> None:
+    def __init__(self, rehearsal_s: float = 0.0) -> None:
         self.sink = MemorySink()
         recorder = Recorder(self.sink)
         self.modules = ModuleSeam(recorder)
-        self.survey = Survey(recorder, self.modules, OptimizerSeam(recorder))
+        self.survey = Survey(recorder, self.modules, OptimizerSeam(recorder), rehearsal_s)
         self.net = torch.nn.Linear(4, 2)
         self.modules.models.append(weakref.ref(self.net))
 
     def call(self, is_training: bool) -> Any:
         x = torch.ones(3, 4)
         self.net.train(is_training)
-        if self.modules.on_call is not None:
-            self.modules.on_call(self.net, (x,), {})
+        if self.modules.call_listener is not None:
+            self.modules.call_listener.on_call(self.net, (x,), {})
         return self.net(x)
 
     def train(self) -> None:
@@ -86,8 +86,7 @@ class Tagger(torch.nn.Module):
 
 def test_padding_is_the_mean_over_several_batches() -> None:
     """The observed batch is a long one. Most of the others are shorter, and one of them occurs twice."""
-    scene = Scene()
-    scene.survey.rehearsal_s = 0.01
+    scene = Scene(rehearsal_s=0.01)
     tagger = Tagger()
     scene.modules.models.append(weakref.ref(tagger))
     lengths = [[8, 4], [8, 8], [8, 8], [8, 2]]
@@ -98,10 +97,10 @@ def test_padding_is_the_mean_over_several_batches() -> None:
         scene.survey._tokens.at_step((step + 1) * 10**9)
         if step == 3:
             assert scene.survey.start_dissection()
-        if scene.modules.on_call is not None:
-            scene.modules.on_call(tagger, (tokens,), {})
+        if scene.modules.call_listener is not None:
+            scene.modules.call_listener.on_call(tagger, (tokens,), {})
         tagger(tokens).backward()
     scene.survey.end_dissection()
     (anatomy,) = scene.anatomies()
     assert (anatomy.padding_batches, anatomy.padding_share) == (3, pytest.approx((0.25 + 0.0 + 0.375) / 3))
-    assert scene.modules.on_call is None
+    assert scene.modules.call_listener is None

@@ -25,7 +25,6 @@ def test_torch_is_missing(torchless: Installation) -> None:
         ["report", "--json", "out/report.json"],
         ["report", "--html", "out/report.html", "--no-open"],
         ["report", "--trace", "out/trace.json.gz"],
-        ["report", "--tensorboard", "out/tensorboard"],
         ["history"],
         ["history", "--json"],
         ["compare"],
@@ -41,6 +40,11 @@ def test_torch_is_missing(torchless: Installation) -> None:
 def test_a_command_that_reads(torchless: Installation, measured: Measured, arguments: list[str]) -> None:
     done = torchless.slipstream(*arguments)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+def test_an_export_whose_package_is_missing(torchless: Installation, measured: Measured) -> None:
+    done = torchless.slipstream("report", "--tensorboard", "out/tensorboard")
+    assert done.returncode == 2 and "pip install tensorboard" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_markdown(torchless: Installation, measured: Measured) -> None:

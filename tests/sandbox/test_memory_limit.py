@@ -38,6 +38,12 @@ def test_allocation_beyond_the_limit_raises(limit: Limit) -> None:
     assert take(400 * MIB).numel() == 400 * MIB
 
 
+def test_a_limit_that_cannot_be_enforced_has_its_reason(limit: Limit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipstream.sandbox.memory_limit.sys.platform", "darwin")
+    limit.begin(torch.nn.Linear(2, 2))
+    assert limit.fault == "only Linux holds a process to a limit of memory" and not Limit().fault
+
+
 def test_limit_does_not_apply_to_children(limit: Limit) -> None:
     limit.begin(torch.nn.Linear(2, 2))
     child = os.fork()
@@ -66,5 +72,5 @@ def test_peak_is_measured_although_the_memory_was_freed() -> None:
 
 def test_messages_of_a_shortage() -> None:
     assert tells_shortage("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
-    assert not tells_shortage("ended by SIGSEGV") and tells_shortage("ended by SIGSEGV", is_held=True)
+    assert not tells_shortage("can't start new thread") and tells_shortage("can't start new thread", is_held=True)
     assert not tells_shortage("RuntimeError: shape '[32, -1]' is invalid for input of size 40", is_held=True)

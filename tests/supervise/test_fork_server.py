@@ -60,9 +60,9 @@ def training(record: TrialRecord) -> tuple[list[tuple[int, float]], list[tuple[i
 
 
 def run(backend: ProcessBackend, ident: int, recipe: Recipe = BARE) -> TrialRecord:
-    assert backend.enter(TrialSpec(ident, "candidate" if recipe.choices else "base", recipe)) == ""
+    assert backend.enter(TrialSpec(ident, "candidate" if recipe.choices else "base", recipe)) is None
     timing = backend.run_block(ident, 0, 6, 1)
-    assert (timing.num_steps, timing.failure) == (6, "")
+    assert (timing.num_steps, timing.failure) == (6, None)
     return backend.record(ident)
 
 
@@ -168,7 +168,7 @@ import sys
 from slipstream.records import TrialSpec
 from slipstream.supervise.race import ProcessBackend
 with ProcessBackend(["train.py"], may_fork=True) as backend:
-    assert backend.enter(TrialSpec(0, "base")) == ""
+    assert backend.enter(TrialSpec(0, "base")) is None
     assert backend.run_block(0, 0, 2, 1).num_steps == 2
     print("paused", flush=True)
     sys.stdin.readline()

@@ -16,12 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slipstream.records import Choice, Recipe, TrialSpec
+from slipstream.records import Choice, Failure, Recipe, TrialSpec
 from slipstream.supervise.race import ProcessBackend
 from slipstream.supervise.racing_trial import RacingTrial
 from slipstream.supervise.slow_start import STEPS_BESIDE, SlowStart
 from slipstream.supervise.trial_log import TrialLog
-from slipstream.wire.backend import SLOWER
 
 TRAIN = """
 import sys, torch
@@ -108,8 +107,8 @@ def test_a_race(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
         others_are_stopped = _record_others(backend)
         reasons = [_enter(backend, spec, following) for spec, following in itertools.pairwise(specs)]
         assert others_are_stopped and all(others_are_stopped), "trials that start do not slow the steps of a warm-up"
-        assert reasons[:3] == ["", "", ""] and reasons[4:] == ["", ""]
-        assert reasons[3].startswith(SLOWER) and "ms a step instead of" in reasons[3]
+        assert reasons[:3] == [None, None, None] and reasons[4:] == [None, None]
+        assert reasons[3].kind == "too_slow" and "ms a step instead of" in reasons[3].detail
         assert backend.leave(3).timings[0].num_steps == 4  # two steps raised the suspicion, two confirmed it
         assert backend.capacity() > 1
         assert list(backend._ahead) == [6], "it was announced and has not entered yet"
@@ -122,7 +121,7 @@ def test_a_race(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
                     trial,
                     round_,
                     STEPS,
-                    "",
+                    None,
                     False,
                 )
                 num_between = (
@@ -132,11 +131,11 @@ def test_a_race(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
                 assert timing.num_samples == 4 * STEPS and timing.seconds > 0
                 assert {state for other in (0, 1, 2) for state in states(backend, other)} == {"stopped"}
         timing = backend.run_block(4, 0, 20, 1)
-        assert timing.failure == backend.record(4).failure == "ValueError: of its own" and timing.is_last
+        assert timing.failure == backend.record(4).failure == Failure("ValueError: of its own") and timing.is_last
         assert (timing.first_step, timing.num_steps) == (12, 0), "the step that it reached"
         assert backend.run_block(4, 1, 20, 1).failure
         timing = backend.run_block(5, 0, 20, 1)
-        assert re.fullmatch(r"had not reached a step after \d+ s, and was ended", timing.failure)
+        assert re.fullmatch(r"had not reached a step after \d+ s, and was ended", timing.failure.detail)
         assert "stopped" in states(backend, 0)  # the other trials are not affected
 
         base, control, rounding = (backend.leave(trial).fingerprint for trial in (0, 1, 2))
@@ -177,7 +176,7 @@ def _check_that_holding_ends(backend: ProcessBackend, monkeypatch: pytest.Monkey
     assert "stopped" not in {psutil.Process(pid).status() for pid in other._tree.members()}
 
 
-def _enter(backend: ProcessBackend, spec: TrialSpec, following: TrialSpec) -> str:
+def _enter(backend: ProcessBackend, spec: TrialSpec, following: TrialSpec) -> Failure | None:
     """Enters a trial. From the second trial on, the next one is started at the same time."""
     backend.expect(following)
     reason = backend.enter(spec)
@@ -189,9 +188,9 @@ def _enter(backend: ProcessBackend, spec: TrialSpec, following: TrialSpec) -> st
 def _check_runs_by_restarting(backend: ProcessBackend, seed: TrialSpec, losses: list[tuple[int, float]]) -> None:
     """Only one trial fits in memory: the base is started again for its block, and records the same losses as before."""
     backend.capacity = lambda: 1  # type: ignore[method-assign]
-    assert backend.enter(seed) == ""
+    assert backend.enter(seed) is None
     timing = backend.run_block(0, 2, STEPS, LEAD_IN)
-    assert (timing.first_step, timing.num_steps, timing.failure) == (5 + LEAD_IN, STEPS, "")
+    assert (timing.first_step, timing.num_steps, timing.failure) == (5 + LEAD_IN, STEPS, None)
     record = backend.record(0)
     assert record.num_launches == 2 and record.fingerprint.losses == losses
     other = backend.record(6)
@@ -204,7 +203,7 @@ import sys
 from slipstream.records import TrialSpec
 from slipstream.supervise.race import ProcessBackend
 with ProcessBackend(["train.py", "2"], use_overlay=False) as backend:
-    assert backend.enter(TrialSpec(0, "base")) == ""
+    assert backend.enter(TrialSpec(0, "base")) is None
     assert backend.run_block(0, 0, 2, 1).num_steps == 2
     print("paused", flush=True)
     sys.stdin.readline()
@@ -258,8 +257,8 @@ def test_a_slow_start_is_compared_with_the_base_in_the_same_seconds(here: Path) 
     (here / "train.py").write_text(BURSTY)
     burst = here / "burst"
     with ProcessBackend(["train.py", str(burst)], entry=str(here / "entry.py"), use_overlay=False) as backend:
-        assert backend.enter(TrialSpec(0, "base")) == ""
-        assert backend.enter(TrialSpec(1, "candidate", recipe("slow"))).startswith(SLOWER)
+        assert backend.enter(TrialSpec(0, "base")) is None
+        assert backend.enter(TrialSpec(1, "candidate", recipe("slow"))).kind == "too_slow"
         assert backend.leave(1).timings[0].num_steps == 4
         between = backend.record(0).timings
         assert [timing.round for timing in between] == [-1] * 3 and {timing.num_steps for timing in between} == {
@@ -267,7 +266,7 @@ def test_a_slow_start_is_compared_with_the_base_in_the_same_seconds(here: Path) 
         }
 
         burst.touch()
-        assert backend.enter(TrialSpec(2, "candidate", recipe("nothing"))) == ""
+        assert backend.enter(TrialSpec(2, "candidate", recipe("nothing"))) is None
         burst.unlink()
         assert len(backend.record(0).timings) > 3, "the base ran while the candidate was held"
         for trial in (0, 2):
@@ -279,9 +278,9 @@ def test_a_slow_start_is_compared_with_the_base_in_the_same_seconds(here: Path) 
 
         backend.capacity = lambda: 1  # type: ignore[method-assign]
         backend.leave(0)
-        assert backend.enter(TrialSpec(3, "candidate", recipe("slow"))).startswith(SLOWER)
+        assert backend.enter(TrialSpec(3, "candidate", recipe("slow"))).kind == "too_slow"
         assert backend.leave(3).num_launches == 2 and backend.record(0).num_launches == 2
         burst.touch()
-        assert backend.enter(TrialSpec(4, "candidate", recipe("nothing"))) == ""
+        assert backend.enter(TrialSpec(4, "candidate", recipe("nothing"))) is None
         burst.unlink()
         assert backend.leave(4).num_launches == 2

@@ -40,11 +40,11 @@ def test_a_race_of(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     trials = [TrialSpec(0, "base"), TrialSpec(1, "twin", Recipe((Choice("nothing"),)))]
     with ProcessBackend([str(case.file)], tick=SHAPES[case.name], may_fork=True) as backend:
-        assert [backend.enter(trial) for trial in trials] == ["", ""]
+        assert [backend.enter(trial) for trial in trials] == [None, None]
         for number in range(2):
             for trial in trials:
                 timing = backend.run_block(trial.ident, number, 2, 1)
-                assert (timing.failure, timing.num_steps) == ("", 2) and timing.seconds > 0.0
+                assert (timing.failure, timing.num_steps) == (None, 2) and timing.seconds > 0.0
         base, control = (backend.record(trial.ident).fingerprint for trial in trials)
         assert backend.notes == [], "both were forked"
     assert base.digests and base.digests == control.digests and base.losses == control.losses

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from slipstream.techniques._recompute.repeated_blocks import find_blocks
+from slipstream.techniques._recompute.checkpoint_block import find_blocks
 
 
 class Block(nn.Module):

@@ -9,6 +9,7 @@ import pytest
 
 from slipstream.recipe.source_edits import edits_of
 from slipstream.records import Choice, Edit, Event, Model, Recipe, Session, Setting, Site, TensorFacts
+from slipstream.techniques._core.card import already, no
 from slipstream.techniques._core.catalogue import technique
 from slipstream.techniques._core.observation import Observation
 from slipstream.testing.made_sessions import (
@@ -21,6 +22,7 @@ from slipstream.testing.made_sessions import (
     made_optimizer,
     made_session,
 )
+from slipstream.testing.made_techniques import made_technique
 
 IMAGES = TensorFacts("[0][0]", [8, 3, 32, 32], "float32", "cpu", 1)
 NET: dict[str, Any] = {"name": "model", "class_module": "train"}
@@ -137,3 +139,10 @@ def test_a_technique_without_effect_is_reported() -> None:
     (edit,) = edits_of(session, recipe)
     assert (edit.technique, edit.kind) == ("fused_optimizer", "by_hand") and "LBFGS has no fused" in edit.reason
     assert not edits_of(made_session(optimizer=made_optimizer(fused=True)), recipe), "there already"
+
+
+def test_the_kind_of_an_answer_decides_whether_it_is_reported() -> None:
+    recipe, known = Recipe((Choice("made"),)), {"made": made_technique(answer=no("already, as far as words go"))}
+    assert [edit.kind for edit in edits_of(made_session(), recipe, techniques=known)] == ["by_hand"]
+    known = {"made": made_technique(answer=already("it is so"))}
+    assert not edits_of(made_session(), recipe, techniques=known)

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from slipstream.data.threads.openmp import run_in_pool, share_that_flushes
 from slipstream.records import Recipe
 from slipstream.techniques import flush_denormals
 from slipstream.techniques._core.observation import Observation
-from slipstream.techniques._core.openmp_pool import run_in_pool, share_that_flushes
 from slipstream.testing.made_sessions import made_anatomy, made_session
 
 

@@ -6,17 +6,22 @@ from statistics import fmean
 
 import pytest
 
-from slipstream.records import Choice, Recipe, TrialSpec
+from slipstream.records import (
+    Choice,
+    Failure,
+    Recipe,
+    TechniqueNote,
+    TrialSpec,
+)
 from slipstream.testing.noise_model import CALM, Noise, NoiseModel, NoiseRecording
 from slipstream.testing.simulated_backend import SimulatedBackend, choice_factors
-from slipstream.wire.backend import SLOWER
 
 FAST = Recipe((Choice("fast"),))
 
 
 def test_time_passes_while_trials_start_and_run() -> None:
     backend = SimulatedBackend(step_s=0.1, startup_s=lambda recipe: 3.0)
-    assert backend.enter(TrialSpec(0, "base")) == ""
+    assert backend.enter(TrialSpec(0, "base")) is None
     assert backend.now_s() == pytest.approx(3.0)
     timing = backend.run_block(0, 1, num_steps=8, lead_in=2)
     assert backend.now_s() == pytest.approx(4.0)
@@ -45,12 +50,13 @@ def test_recipes_have_the_step_times_that_were_chosen() -> None:
     for ident, recipe in enumerate((Recipe(), FAST)):
         backend.enter(TrialSpec(ident, "candidate" if ident else "base", recipe))
     assert backend.run_block(1, 1, 4, 1).step_s == pytest.approx(0.5 * backend.run_block(0, 1, 4, 1).step_s)
-    assert backend.record(1).changes == ["fast: fast"]
+    assert backend.record(1).changes == [TechniqueNote("fast", "fast")]
 
 
 def test_a_hopeless_trial_leaves_in_its_warm_up() -> None:
     backend = SimulatedBackend(choice_factors(fast=20.0))
-    assert backend.enter(TrialSpec(1, "candidate", FAST)).startswith(SLOWER)
+    failure = backend.enter(TrialSpec(1, "candidate", FAST))
+    assert failure is not None and failure.kind == "too_slow"
 
 
 def test_a_script_ends_and_a_trial_fails_as_configured() -> None:
@@ -60,7 +66,7 @@ def test_a_script_ends_and_a_trial_fails_as_configured() -> None:
     assert not backend.run_block(0, 1, 4, 1).is_last
     last = backend.run_block(0, 2, 8, 1)
     assert (last.is_last, last.num_steps) == (True, 4)
-    assert backend.run_block(1, 1, 4, 1).failure == "out of memory"
+    assert backend.run_block(1, 1, 4, 1).failure == Failure("out of memory")
     with pytest.raises(AssertionError, match="is out"):
         backend.run_block(1, 2, 4, 1)
 

@@ -14,12 +14,18 @@ import psutil
 import pytest
 import torch
 
-from slipstream.records import Ending, Recipe
+from slipstream.records import (
+    Ending,
+    Recipe,
+    TechniqueNote,
+)
 from slipstream.seams import data_threads
 from slipstream.seams.patching import Patches
 from slipstream.seams.stop import StopTrial
 from slipstream.techniques._core.apply_recipe import apply_recipe
 from slipstream.trial.baton import Baton, num_compiled
+from slipstream.trial.epoch_starts import EpochStarts
+from slipstream.trial.timed_trial import TimedTrial
 from slipstream.wire.protocol import (
     Finished,
     Go,
@@ -73,6 +79,18 @@ def patches() -> Iterator[Patches]:
     patches.close()
 
 
+class MadeTrial(TimedTrial):
+    def __init__(self, report: Callable[[int], Report]) -> None:
+        self._report = report
+
+    def report(self, num_ticks: int) -> Report:
+        return self._report(num_ticks)
+
+
+def make_baton(path: Path, report: Callable[[int], Report] = lambda num_ticks: Report()) -> Baton:
+    return Baton(str(path), WARM_UP, MadeTrial(report), EpochStarts())
+
+
 def train(num_steps: int, on_step: Callable[[int], None] = lambda step: None) -> None:
     model, critic = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     first, second = (torch.optim.SGD(m.parameters(), 0.1) for m in (model, critic))
@@ -85,9 +103,8 @@ def train(num_steps: int, on_step: Callable[[int], None] = lambda step: None) ->
 
 def test_blocks_have_the_requested_length_and_then_the_script_stops(tmp_path: Path, patches: Patches) -> None:
     backend = FakeBackend(tmp_path / "baton", [Tell(), Go(4, 2), Go(1, 0), Stop()])
-    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton = make_baton(tmp_path / "baton", lambda num_ticks: Report([(num_ticks, 0.0)]))
     baton.count_updates(patches)
-    baton.report = lambda: Report([(baton.num_ticks, 0.0)])
     steps: list[int] = []
     with pytest.raises(StopTrial):
         train(100, steps.append)
@@ -111,7 +128,7 @@ def test_when_the_first_optimizer_has_finished_the_steps_of_the_next_one_count(
     tmp_path: Path, patches: Patches
 ) -> None:
     """One model is trained after another, and the first model stays alive."""
-    baton = Baton(str(tmp_path / "no_socket"), WARM_UP)
+    baton = make_baton(tmp_path / "no_socket")
     baton.count_updates(patches)
     first, second = (torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), 0.1) for _ in range(2))
     counts = []
@@ -124,9 +141,8 @@ def test_when_the_first_optimizer_has_finished_the_steps_of_the_next_one_count(
 
 def test_data_threads_are_held_exactly_while_the_script_is_paused(tmp_path: Path, patches: Patches) -> None:
     backend = FakeBackend(tmp_path / "baton", [Tell(), Go(50, 1)])
-    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton = make_baton(tmp_path / "baton", lambda num_ticks: Report([(0, float(data_threads.is_held()))]))
     baton.count_updates(patches)
-    baton.report = lambda: Report([(0, float(data_threads.is_held()))])
     held: list[bool] = []
     train(6, lambda step: held.append(data_threads.is_held()))
     patches.close()
@@ -136,7 +152,7 @@ def test_data_threads_are_held_exactly_while_the_script_is_paused(tmp_path: Path
 
 def test_the_end_of_the_script_is_reported(tmp_path: Path, patches: Patches) -> None:
     backend = FakeBackend(tmp_path / "baton", [Go(50, 1)])
-    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton = make_baton(tmp_path / "baton")
     baton.count_updates(patches)
     train(6)
     ending = Ending("raised", 1, 0.0, "ValueError: mine")
@@ -148,10 +164,10 @@ def test_the_end_of_the_script_is_reported(tmp_path: Path, patches: Patches) -> 
 
 def test_an_exception_before_the_first_tick_is_reported_on_request(tmp_path: Path) -> None:
     """A memory fit may run out of memory in its first step, after one of its techniques has declined."""
-    raised, report = Ending("raised", 1, 0.1, "RuntimeError: out of memory"), Report(declined=["pieces: batch norm"])
+    raised = Ending("raised", 1, 0.1, "RuntimeError: out of memory")
+    report = Report(declined=[TechniqueNote("pieces", "batch norm")])
     backend = FakeBackend(tmp_path / "baton", [])
-    baton = Baton(str(tmp_path / "baton"), WARM_UP)
-    baton.report = lambda: report
+    baton = make_baton(tmp_path / "baton", lambda num_ticks: report)
     baton.finish(raised)
     assert not baton.is_held
     baton.finish(raised, is_always_told=True)
@@ -161,7 +177,7 @@ def test_an_exception_before_the_first_tick_is_reported_on_request(tmp_path: Pat
 
 
 def test_the_second_process_of_a_trial_runs_without_the_baton(tmp_path: Path, patches: Patches) -> None:
-    baton = Baton(str(tmp_path / "no_socket"), WARM_UP)
+    baton = make_baton(tmp_path / "no_socket")
     baton.count_updates(patches)
     train(5)
     assert baton.num_ticks == 5 and not baton.is_held
@@ -170,7 +186,7 @@ def test_the_second_process_of_a_trial_runs_without_the_baton(tmp_path: Path, pa
 def test_a_fault_of_slipstream_at_a_tick_does_not_reach_the_script(
     tmp_path: Path, patches: Patches, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    baton = Baton(str(tmp_path / "no_socket"), WARM_UP)
+    baton = make_baton(tmp_path / "no_socket")
     baton.count_updates(patches)
 
     def fail() -> None:
@@ -183,7 +199,7 @@ def test_a_fault_of_slipstream_at_a_tick_does_not_reach_the_script(
 
 @pytest.mark.parametrize("tick", ["backward", "forward", "input"])
 def test_other_ticks(tmp_path: Path, patches: Patches, tick: str) -> None:
-    baton = Baton(str(tmp_path / "no_socket"), WARM_UP)
+    baton = make_baton(tmp_path / "no_socket")
     context = apply_recipe(Recipe(), patches, lambda seam, fault: None)
     if tick == "backward":
         baton.count_backwards(patches)
@@ -202,7 +218,7 @@ def test_other_ticks(tmp_path: Path, patches: Patches, tick: str) -> None:
 
 def test_a_forked_child_does_not_use_its_parents_baton(tmp_path: Path, patches: Patches) -> None:
     backend = FakeBackend(tmp_path / "baton", [])
-    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton = make_baton(tmp_path / "baton")
     baton.count_updates(patches)
     train(1)
     assert baton.is_held
@@ -234,7 +250,7 @@ def test_workers_are_stopped_before_the_backend_knows_and_continue_with_the_scri
     def state() -> str:
         return psutil.Process(worker.pid).status()
 
-    def report() -> Report:
+    def report(num_ticks: int) -> Report:
         deadline_s = time.monotonic() + 5.0
         while state() != "stopped" and time.monotonic() < deadline_s:  # a signal takes effect with a delay
             time.sleep(0.001)
@@ -242,9 +258,8 @@ def test_workers_are_stopped_before_the_backend_knows_and_continue_with_the_scri
         return Report()
 
     backend = FakeBackend(tmp_path / "baton", [Tell(), Go(2, 1), Tell(), Stop()])
-    baton = Baton(str(tmp_path / "baton"), WARM_UP)
+    baton = make_baton(tmp_path / "baton", report)
     baton.count_updates(patches)
-    baton.report = report
     try:
         with pytest.raises(StopTrial):
             train(100, lambda step: seen.append(state()) if step == WARM_UP else None)

@@ -26,12 +26,17 @@ class SlowToOpen(Dataset[torch.Tensor]):
 
 
 @pytest.fixture
-def starts() -> Iterator[EpochStarts]:
+def patches() -> Iterator[Patches]:
     patches = Patches(lambda seam, fault: pytest.fail(f"{seam}: {fault}"), lambda: False)
+    yield patches
+    patches.close()
+
+
+@pytest.fixture
+def starts(patches: Patches) -> EpochStarts:
     starts = EpochStarts()
     starts.install(patches)
-    yield starts
-    patches.close()
+    return starts
 
 
 def test_an_epoch_start_is_the_first_wait_minus_a_usual_wait(starts: EpochStarts) -> None:
@@ -60,7 +65,7 @@ def test_loaders_without_updates_have_no_starts(starts: EpochStarts) -> None:
     assert starts.total_ns == 0
 
 
-def test_one_off_work_is_no_part_of_a_start(starts: EpochStarts) -> None:
+def test_one_off_work_is_no_part_of_a_start(patches: Patches) -> None:
     spent_ns = 0
 
     class Filled(DataLoader[torch.Tensor]):
@@ -70,7 +75,8 @@ def test_one_off_work_is_no_part_of_a_start(starts: EpochStarts) -> None:
             spent_ns += 300_000_000
             return super()._get_iterator()
 
-    starts.once_ns = lambda: spent_ns
+    starts = EpochStarts(lambda: spent_ns)
+    starts.install(patches)
     next(iter(Filled(SlowToOpen(), batch_size=1)))
     starts.confirm()
     assert 0.045 < starts.estimate_s() < 0.25

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from slipstream.records import Ending
+from slipstream.records import (
+    Ending,
+    TechniqueNote,
+)
 from slipstream.seams.patching import Patches
 from slipstream.trial.lifecycle import ScriptRun, TrialSettings
 from slipstream.trial.run_mode import last_words
@@ -34,13 +37,13 @@ def updates(clock: Any, gaps_ms: list[float], num_optimizers: int = 1) -> StepCo
 def lines(
     step_count: StepCount | None,
     base_step_ms: float | None,
-    declined: tuple[str, ...] = (),
-    changes: tuple[str, ...] = (),
+    declined: tuple[TechniqueNote, ...] = (),
+    changes: tuple[TechniqueNote, ...] = (),
     told: tuple[Any, ...] = (),
 ) -> list[str]:
     run = ScriptRun(TrialSettings(mode="run"))
     run.step_count = step_count
-    run.context = SimpleNamespace(declined=list(declined), changes=list(changes), last_words=list(told))  # type: ignore[assignment]
+    run.context = SimpleNamespace(decline_notes=list(declined), change_notes=list(changes), last_words=list(told))  # type: ignore[assignment]
     return list(last_words(run, base_step_ms))
 
 
@@ -76,13 +79,18 @@ def test_time_saved(clock: Any) -> None:
 
 
 def test_a_technique_that_was_not_applied_is_reported(clock: Any) -> None:
-    [_, line] = lines(updates(clock, [20.0] * 5), None, ("compile: no compiler",))
+    [_, line] = lines(updates(clock, [20.0] * 5), None, (TechniqueNote("compile", "no compiler"),))
     assert line == "slipstream: not applied: compile: no compiler"
 
 
 def test_a_technique_that_was_not_applied_everywhere_is_a_note(clock: Any) -> None:
-    declined = ("workers: the loader of validation keeps none", "compile: no compiler")
-    [_, note, refusal] = lines(updates(clock, [20.0] * 5), None, declined, ("workers: num_workers 0 -> 2",))
+    declined = (
+        TechniqueNote("workers", "the loader of validation keeps none"),
+        TechniqueNote("compile", "no compiler"),
+    )
+    [_, note, refusal] = lines(
+        updates(clock, [20.0] * 5), None, declined, (TechniqueNote("workers", "num_workers 0 -> 2"),)
+    )
     assert note == "slipstream: note: workers: the loader of validation keeps none"
     assert refusal == "slipstream: not applied: compile: no compiler"
 

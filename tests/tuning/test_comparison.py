@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from slipstream.records import BlockTiming, Choice, Recipe, TrialRecord, TrialSpec
+from slipstream.records import (
+    BlockTiming,
+    Choice,
+    Failure,
+    Recipe,
+    TechniqueNote,
+    TrialRecord,
+    TrialSpec,
+)
 from slipstream.tuning.comparison import CLEAR, FEW, MIN_ROUNDS, UNPROMISING_ROUNDS, Comparison
 from slipstream.tuning.trials import RecipeTrials
 
@@ -113,25 +121,35 @@ def test_measuring_ends_with_a_tight_interval() -> None:
 
 
 def test_a_failed_trial_ends_the_comparison_with_its_reason() -> None:
-    comparison = _race(_comparison(), 1.5, failure="killed by signal 9")
+    comparison = _race(_comparison(), 1.5, failure=Failure("killed by signal 9"))
     assert (comparison.outcome, comparison.failure) == ("failed", "killed by signal 9")
 
 
 @pytest.mark.parametrize(
     ("changes", "declined", "outcome", "reason"),
     [
-        (["a: num_workers 0 -> 2"], [], None, ""),
-        ([], ["a: the loader is iterable"], "declined", "the loader is iterable"),
-        (["b: something"], [], "no_effect", "it had no effect on this script"),
+        ([TechniqueNote("a", "num_workers 0 -> 2")], [], None, ""),
+        ([], [TechniqueNote("a", "the loader is iterable")], "declined", "the loader is iterable"),
+        ([TechniqueNote("b", "something")], [], "no_effect", "it had no effect on this script"),
     ],
 )
 def test_a_technique_that_did_nothing_does_not_race(
-    changes: list[str], declined: list[str], outcome: str | None, reason: str
+    changes: list[TechniqueNote], declined: list[TechniqueNote], outcome: str | None, reason: str
 ) -> None:
     comparison = _comparison()
     record = TrialRecord(TrialSpec(1, "candidate", TRIALS.recipe), changes=changes, declined=declined)
     assert comparison.has_effect(record) == (outcome is None)
     assert (comparison.outcome, comparison.failure) == (outcome, reason)
+
+
+def test_the_kind_of_a_failure_decides_and_not_its_words() -> None:
+    failed, slow, late = _comparison(), _comparison(), _comparison()
+    failed.refuse(Failure("slower: is how this message begins"))
+    assert (failed.outcome, failed.failure) == ("failed", "slower: is how this message begins")
+    slow.refuse(Failure("4x slower", "too_slow"))
+    assert (slow.outcome, slow.failure) == ("slower", "4x slower")
+    _race(late, 1.01, num_rounds=1).refuse(Failure("4x slower", "too_slow"))
+    assert (late.outcome, late.failure) == ("undecided", "its start was too slow, 4x slower"), "its rounds count"
 
 
 def test_without_the_base_the_speed_is_computed_through_the_anchor() -> None:

@@ -6,7 +6,10 @@ import statistics
 
 import pytest
 
-from slipstream.records import BlockTiming
+from slipstream.records import (
+    BlockTiming,
+    Failure,
+)
 from slipstream.tuning.pace_model import NUM_SHARED, PaceModel, middle
 
 BASE, A, B = 1, 2, 3
@@ -42,7 +45,7 @@ def test_disturbed_and_failed_blocks_are_ignored() -> None:
     pace_model = PaceModel()
     _round(pace_model, {BASE: 1.0, A: 0.5})
     pace_model.add({BASE: _timing(BASE, 1.0), A: _timing(A, 9.0, is_disturbed=True)})
-    pace_model.add({BASE: _timing(BASE, 1.0), A: BlockTiming(A, 0, 0, 0, 0.0, 0, failure="out")})
+    pace_model.add({BASE: _timing(BASE, 1.0), A: BlockTiming(A, 0, 0, 0, 0.0, 0, failure=Failure("out"))})
     assert pace_model.num_rounds(A) == 1 and pace_model.num_rounds(BASE) == 1, "a single block shows nothing"
     assert pace_model.gain(A, BASE) == pytest.approx(math.log(2))
 

@@ -192,8 +192,8 @@ def test_after_an_anchor_has_failed_all_places_are_free(setup: Any) -> None:
     race = setup(SimulatedBackend(fault=always, num_trials=2))
     with pytest.raises(RaceError):
         race.race("a")
-    assert race.pool.enter(race.pool.trials("candidate", Recipe((Choice("b"),)))) == ""
-    assert race.pool.enter(race.pool.trials("candidate", Recipe((Choice("c"),)))) == ""
+    assert race.pool.enter(race.pool.trials("candidate", Recipe((Choice("b"),)))) is None
+    assert race.pool.enter(race.pool.trials("candidate", Recipe((Choice("c"),)))) is None
 
 
 def test_settle_may_return_a_further_comparison(setup: Any) -> None:

@@ -9,14 +9,22 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Choice, Fingerprint, Length, Recipe, Session, TrialSpec
+from slipstream.records import (
+    Choice,
+    Failure,
+    Fingerprint,
+    Length,
+    Recipe,
+    Session,
+    TechniqueNote,
+    TrialSpec,
+)
 from slipstream.techniques._core.card import YES, no
 from slipstream.testing.made_fingerprints import made_fingerprint, made_fingerprint_of
 from slipstream.testing.made_sessions import made_loader, made_session
 from slipstream.testing.noise_model import Noise, NoiseModel
 from slipstream.testing.simulated_backend import SimulatedBackend, choice_factors
 from slipstream.tuning.trials import RaceError
-from slipstream.wire.backend import SLOWER
 
 
 def _recipe(**choices: Any) -> Recipe:
@@ -733,8 +741,12 @@ def test_a_technique_that_declines_is_not_tried_again(run: Any, technique: Any, 
     class Declining(SimulatedBackend):
         def record(self, trial: int) -> Any:
             record = super().record(trial)
-            mine = [one for one in record.changes if one.startswith("cure")]
-            return msgspec.structs.replace(record, changes=[], declined=["cure: cannot"]) if mine else record
+            mine = [one for one in record.changes if one.technique == "cure"]
+            return (
+                msgspec.structs.replace(record, changes=[], declined=[TechniqueNote("cure", "cannot")])
+                if mine
+                else record
+            )
 
     backend = Declining(choice_factors(useless=1.02), ageing=lambda recipe, num_steps: 1.0 + num_steps / 20)
     tuning = run(backend, {"useless": technique(), "cure": _with_late_cure(technique)})
@@ -763,7 +775,7 @@ class Burst(SimulatedBackend):
     def is_start_of_last_race(self, spec: TrialSpec) -> bool:
         return spec.role == "candidate" and any(one.recipe == spec.recipe for one in self.specs)
 
-    def enter(self, spec: TrialSpec) -> str:
+    def enter(self, spec: TrialSpec) -> Failure | None:
         self.is_loaded = self.is_start_of_last_race(spec)
         failure = super().enter(spec)
         self.is_loaded = False
@@ -786,13 +798,13 @@ class SlowToStart(Burst):
 
     num_before = 0
 
-    def enter(self, spec: TrialSpec) -> str:
+    def enter(self, spec: TrialSpec) -> Failure | None:
         num_started = sum(one.recipe == spec.recipe for one in self.specs) - 1
         is_late = self.is_start_of_last_race(spec) and num_started >= self.num_before
         failure = SimulatedBackend.enter(self, spec)
         if is_late and not failure:
             self.leave(spec.ident)
-            failure = f"{SLOWER} 743.9 ms a step instead of 203.1 ms: 4x slower"
+            failure = Failure("743.9 ms a step instead of 203.1 ms: 4x slower", "too_slow")
         return failure
 
 

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from slipstream.records import Choice, Recipe
+from slipstream.records import (
+    Choice,
+    Failure,
+    Recipe,
+)
 from slipstream.testing.simulated_backend import SimulatedBackend
 from slipstream.tuning.progress import SilentListener
 from slipstream.tuning.trials import TrialPool
@@ -30,7 +34,7 @@ def test_a_short_last_block_does_not_count() -> None:
 def test_a_script_too_short_to_time_fails_with_a_reason() -> None:
     pool = TrialPool(SimulatedBackend(num_steps=4), SilentListener())
     timing = pool.run_block(pool.trials("base", Recipe()), 0, 8, 1)
-    assert timing.failure == "the script ended after 4 steps, too few to time it"
+    assert timing.failure == Failure("the script ended after 4 steps, too few to time it", "ended", 4)
 
 
 def test_one_timed_block_is_enough_for_a_script_that_ends() -> None:
@@ -61,10 +65,10 @@ def test_idle_trials_are_ended_when_memory_is_needed_and_the_base_last() -> None
     pool = TrialPool(backend, SilentListener())
     base, a, b, c = (pool.trials("base", Recipe()), *(pool.trials("candidate", _recipe(n)) for n in "abc"))
     for trials in (base, a, b):
-        assert pool.enter(trials) == ""
+        assert pool.enter(trials) is None
     pool.release(base)
     pool.release(b)
-    assert pool.enter(c) == ""
+    assert pool.enter(c) is None
     assert b.trial is None and base.trial is not None and a.trial is not None
     assert pool.run_block(base, 0, 4, 1).num_steps == 4
     assert backend.most_at_once == 3
@@ -82,5 +86,5 @@ def test_a_recipe_keeps_its_running_trial() -> None:
 def test_a_trial_that_could_not_start_leaves_a_record() -> None:
     pool = TrialPool(SimulatedBackend(fault=lambda spec, num_steps: "no memory"), SilentListener())
     trials = pool.trials("candidate", _recipe("a"))
-    assert pool.enter(trials) == "no memory"
-    assert trials.trial is None and [record.failure for record in pool.past] == ["no memory"]
+    assert pool.enter(trials) == Failure("no memory")
+    assert trials.trial is None and [record.failure for record in pool.past] == [Failure("no memory")]

@@ -87,7 +87,13 @@ def test_reasons_for_doubt_are_notes() -> None:
     elsewhere = diagnose(made_session(environment=replace(made_environment(), cpu="another", load=9.0)))
     found = compare(before, elsewhere, ("old", "new"))
     assert not found.is_same_machine and any("busy when new began" in note for note in found.notes)
-    starved = replace(before, notes=["The machine was busy: a thread had 40% of a core."])
+    assert before.summary is not None
+    ceilings = replace(before.summary.ceilings, compute_ms=30.0, compute_cpu_ms=12.0)
+    starved = replace(before, summary=replace(before.summary, ceilings=ceilings))
+    assert [(busy.session, busy.when) for busy in found.busy] == [("new", "at_start")]
+    assert [(busy.session, busy.when) for busy in compare(before, starved).busy] == [("after", "during")]
+    worded = replace(before, notes=["The machine was busy: this is only a sentence."])
+    assert not compare(before, worded).busy, "no sentence is read"
     assert any("busy during after" in note for note in compare(before, starved).notes)
     short = diagnose(made_session(num_steps=3))
     assert any("too few" in note for note in compare(before, short).notes)

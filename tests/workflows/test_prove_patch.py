@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Choice, Edit, Recipe, TrialSpec
+from slipstream.records import (
+    Choice,
+    Edit,
+    Failure,
+    Recipe,
+    TechniqueNote,
+    TrialSpec,
+)
 from slipstream.sandbox import overlay
 from slipstream.supervise.race import ProcessBackend
 from slipstream.testing.made_sessions import made_session
@@ -46,7 +53,7 @@ class PatchableBackend(SimulatedBackend):
         assert files == {"/train.py": b"new"}
         self.over.add(trial)
 
-    def enter(self, spec: TrialSpec) -> str:
+    def enter(self, spec: TrialSpec) -> Failure | None:
         self.entered.append(spec)
         self._factor = lambda recipe: 0.5 if spec.ident in self.over else 1.0
         return super().enter(spec)
@@ -93,11 +100,11 @@ def test_a_real_trial_finds_the_patched_text(tmp_path: Path, monkeypatch: pytest
     script.write_text("raise SystemExit('the original was run')\n")
     with ProcessBackend(["train.py"]) as process_backend:
         backend = PatchedBackend(process_backend, {str(script): TRAIN.encode()})
-        assert backend.enter(TrialSpec(0, "candidate", PATCHED)) == ""
+        assert backend.enter(TrialSpec(0, "candidate", PATCHED)) is None
         timing = backend.run_block(0, 0, 3, 1)
-        assert (timing.num_steps, timing.failure) == (3, "")
+        assert (timing.num_steps, timing.failure) == (3, None)
         record = backend.leave(0)
-    assert record.spec.recipe == PATCHED and record.changes == ["patch: 1 files"]
+    assert record.spec.recipe == PATCHED and record.changes == [TechniqueNote("patch", "1 files")]
     assert script.read_text().startswith("raise")
 
 
@@ -107,4 +114,4 @@ def test_without_an_overlay_it_does_not_start(tmp_path: Path, monkeypatch: pytes
     script.write_text("raise SystemExit\n")
     with ProcessBackend(["train.py"], use_overlay=False) as process_backend:
         failure = PatchedBackend(process_backend, {str(script): b"new"}).enter(TrialSpec(0, "candidate", PATCHED))
-    assert "cannot be covered" in failure and script.read_text() == "raise SystemExit\n"
+    assert failure is not None and "cannot be covered" in failure.detail and script.read_text() == "raise SystemExit\n"

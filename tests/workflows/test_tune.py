@@ -115,4 +115,5 @@ def test_files_that_trials_wrote_permanently_are_listed_once(tmp_path: Path) -> 
     tuning = tuned(session).tuning
     assert tuning is not None
     both = with_trials(msgspec.structs.replace(session, tuning=tuning), ["two"], ["/srv/model.pt", "/srv/model.pt"])
+    assert with_trials(session, [], [], "--no-overlay").no_overlay == "--no-overlay" and not both.no_overlay
     assert both.written == ["log.txt", "/srv/model.pt"] and both.notes == ["one", "two"] and both.tuning == tuning

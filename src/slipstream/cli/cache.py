@@ -30,8 +30,8 @@ def command(action: str | None, yes: bool) -> None:
     from rich.console import Console
 
     from slipstream.data.images.cache_folder import clear, survey
+    from slipstream.numbers import in_bytes, plural
     from slipstream.report.terminal.cache import render_cache
-    from slipstream.report.text.numbers import in_bytes, plural
 
     if yes and action is None:
         raise click.UsageError("--yes is only for clear, as in: slipstream cache clear --yes")

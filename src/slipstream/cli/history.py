@@ -31,8 +31,8 @@ def command(script: str, limit: int, is_all: bool, as_json: bool) -> None:
     """
     from rich.console import Console
 
+    from slipstream.numbers import plural
     from slipstream.report.terminal.history import render_history, to_json
-    from slipstream.report.text.numbers import plural
     from slipstream.store.index import entries
     from slipstream.store.sessions import FOLDER
 

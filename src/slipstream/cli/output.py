@@ -76,7 +76,7 @@ def export_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def write_exports(session: Session, wanted: ExportRequest, *, is_aside: bool = False) -> None:
     """Write the exports and print where they are, on standard error if `is_aside`."""
-    from slipstream.report.exports.trackers import log_to_mlflow, log_to_wandb
+    from slipstream.report.exports.trackers import MissingTrackerError, log_to_mlflow, log_to_wandb
 
     try:
         if wanted.trace is not None:
@@ -88,6 +88,8 @@ def write_exports(session: Session, wanted: ExportRequest, *, is_aside: bool = F
             click.echo(
                 f"\n Wrote {wanted.tensorboard}. Show it with: tensorboard --logdir {wanted.tensorboard}", err=is_aside
             )
+    except MissingTrackerError as error:
+        raise Refused(str(error)) from None
     except OSError as error:
         raise Refused(f"The export cannot be written: {error}.") from None
     if wanted.mlflow:

@@ -173,12 +173,12 @@ def _race(patch: Patch, session: Session, budget_s: float) -> Verdict:
 
 def _proof(verdict: Verdict, session: Session) -> str:
     """The result of the race in one line. It stands above the diff."""
-    from slipstream.report.text.numbers import times
+    from slipstream.numbers import as_ratio, times
 
     speed = times(verdict.speed) if verdict.speed is not None else verdict.reason
     numerics = f"; {verdict.numerics.reason}" if verdict.numerics is not None else ""
     total = session.tuning.total if session.tuning is not None else None
-    recipe = f"; the recipe had {total.ratio:.2f}x" if total is not None else ""
+    recipe = f"; the recipe had {as_ratio(total.ratio)}" if total is not None else ""
     words = {"kept": "proved", "rejected": "refuted"}.get(verdict.decision, verdict.decision)
     return f"patched, against the original: {words}, {speed}{numerics}{recipe}"
 

@@ -151,7 +151,7 @@ def _explain(script: list[str], survives: bool, error: BaseException) -> Iterato
     remains = Remains({})
     with contextlib.suppress(Exception):  # what cannot be read is left out
         from slipstream.memory.oom_report import read_remains
-        from slipstream.report.text.oom import remains_lines
+        from slipstream.report.text.memory import remains_lines
 
         remains = read_remains(error)
         yield from remains_lines(remains, os.getcwd())

@@ -228,7 +228,7 @@ def show_failed_check(session: Session) -> int:
     """
     from slipstream.cli.output import show
     from slipstream.launch.target import display_name
-    from slipstream.report.text.numbers import plural
+    from slipstream.numbers import plural
     from slipstream.supervise.exit_status import exit_code, remark
 
     sentence = remark(session)

@@ -15,15 +15,16 @@ __all__ = ["diagnose"]
 def diagnose(session: Session) -> Session:
     """Return the session with its summary and findings filled in.
 
-    `notes` holds sentences about what could not be determined. Diagnosing a diagnosed session gives the same session.
+    `diagnosis_notes` holds sentences about what could not be determined. Diagnosing a diagnosed session gives the same
+    session. If a session of an older version has the sentences of its diagnosis in `notes`, none are added.
     """
     summary, notes = summarise(session)
     if summary is None:
-        return msgspec.structs.replace(session, summary=None, findings=[], notes=_joined(session.notes, notes))
+        return msgspec.structs.replace(session, summary=None, findings=[], diagnosis_notes=_made(session, notes))
     findings, more = find_all(session, summary)
-    notes = [*notes, *machine_notes(session, summary), *more]
-    return msgspec.structs.replace(session, summary=summary, findings=findings, notes=_joined(session.notes, notes))
+    made = _made(session, [*notes, *machine_notes(session, summary), *more])
+    return msgspec.structs.replace(session, summary=summary, findings=findings, diagnosis_notes=made)
 
 
-def _joined(told: list[str], found: list[str]) -> list[str]:
-    return list(dict.fromkeys([*told, *found]))
+def _made(session: Session, notes: list[str]) -> list[str] | None:
+    return None if session.diagnosis_notes is None else list(dict.fromkeys(notes))

@@ -13,9 +13,10 @@ from slipstream.diagnose.gain import CLEARLY, rehearsal_of, rehearsed_words
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
 from slipstream.diagnose.input_path import costs_time, granted_share, input_path
 from slipstream.diagnose.selection import is_on_cpu, outside_evaluations
-from slipstream.diagnose.source_hints import count, ms, place
+from slipstream.diagnose.source_hints import place
 from slipstream.diagnose.speedtest_ranges import is_busy
 from slipstream.diagnose.typical_step import sampled_step
+from slipstream.numbers import in_percent, part_of_ms, plural
 from slipstream.records import Event, Session, StackCount, Summary
 
 LEAST_SHARE = 0.15  # of the step
@@ -37,14 +38,14 @@ def environment_note(session: Session, step_ms: float, phases: dict[str, float])
     if hot is None or total(stacks) < FEWEST_SAMPLES or taken_ms < LEAST_SHARE * step.step_ms:
         return ""
     return (
-        f"The environment takes {ms(taken_ms)} of {ms(step.step_ms)} ms {step.words} ({hot.expression}, line "
+        f"The environment takes {part_of_ms(taken_ms, step.step_ms)} {step.words} ({hot.expression}, line "
         f"{hot.site.line}). It depends on the model's actions, so no loader can prepare it. Run more environments at "
         "once, or run them in processes of their own."
     )
 
 
-BUSY = "The machine was busy"  # the beginning of the note, which other code recognises
-LONGER = "Times are longer than on a quiet machine; shares of the step mean more than milliseconds."
+LEAST_GRANTED = 0.8  # of a core for a computing thread; with less, other programs use the cores
+_LONGER = "Times are longer than on a quiet machine; shares of the step mean more than milliseconds."
 
 
 def machine_notes(session: Session, summary: Summary) -> list[str]:
@@ -55,30 +56,38 @@ def machine_notes(session: Session, summary: Summary) -> list[str]:
         if usable < 1.5 and path.waits < 0.5:
             notes.append(f"The loader has no workers, but with {usable:g} usable core they would gain nothing here.")
     granted = granted_share(session, summary.ceilings)
-    if granted < 0.8:
-        notes.append(f"{BUSY}: a computing thread of the script had {granted:.0%} of a core. {LONGER}")
-    elif is_busy(session.environment) and is_on_cpu(session):
-        # Threads that wait for each other spin. They use CPU time, which says nothing about other programs.
+    # Threads that wait for each other spin. They use CPU time, which says nothing about other programs.
+    was_busy_before = is_busy(session.environment) and is_on_cpu(session)
+    if is_short_of_cores(session, summary):
+        share = in_percent(granted)
+        notes.append(f"The machine was busy: a computing thread of the script had {share} of a core. {_LONGER}")
+    elif was_busy_before:
         load, usable = session.environment.load, session.environment.num_usable
-        notes.append(f"{BUSY} when the measurement began: a load of {load:.1f} on {usable:g} cores. {LONGER}")
-    if any(note.startswith(BUSY) for note in notes) and (threads := _undecided_threads(session)):
-        notes.append(threads)
+        began = "The machine was busy when the measurement began"
+        notes.append(f"{began}: a load of {load:.1f} on {usable:g} cores. {_LONGER}")
+    if is_short_of_cores(session, summary) or was_busy_before:
+        notes += _undecided_threads(session)
     if session.environment.gpus and is_on_cpu(session):
         notes.append(f"The training runs on the CPU although there is a GPU: {session.environment.gpus[0].name}.")
     return notes
 
 
-def _undecided_threads(session: Session) -> str:
-    """torch uses fewer or more threads than cores, and the race against one thread per core ran while other programs
-    used the cores.
+def is_short_of_cores(session: Session, summary: Summary) -> bool:
+    """Whether the script's threads did not get the cores that they asked for."""
+    return granted_share(session, summary.ceilings) < LEAST_GRANTED
+
+
+def _undecided_threads(session: Session) -> list[str]:
+    """A note if torch uses fewer or more threads than cores, and the race against one thread per core was disturbed by
+    other programs.
     """
     facts, cores, race = session.environment.torch, session.environment.num_cores, rehearsal_of(session, "threads")
     if facts is None or race is None or facts.num_threads == cores or race.low >= CLEARLY:
-        return ""
-    return (
-        f"torch computes with {count(facts.num_threads, 'thread')} on {count(cores, 'core')}. {race.setting} were no "
+        return []
+    return [
+        f"torch computes with {plural(facts.num_threads, 'thread')} on {plural(cores, 'core')}. {race.setting} were no "
         f"faster ({rehearsed_words(race)}), but other programs used the cores: check again on a quiet machine."
-    )
+    ]
 
 
 FEW = 3  # calls; a single call may serve another purpose

@@ -1,4 +1,4 @@
-"""Formats numbers and lines of code for the reader of a finding."""
+"""Formats lines of code for the reader of a finding, and joins its sentences."""
 
 from __future__ import annotations
 
@@ -6,30 +6,6 @@ import re
 from pathlib import PurePath
 
 from slipstream.records import Loader, Session, Site
-
-
-def ms(value: float) -> str:
-    """At most three significant digits: 0.42, 4.2, 42, 420."""
-    if value >= 9.95:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 0.995 else f"{value:.2f}"
-
-
-def percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.0095 else f"{share:.1%}"
-
-
-def size(num_bytes: float) -> str:
-    for unit in ("B", "KB", "MB"):
-        if abs(num_bytes) < 1000:
-            return f"{num_bytes:.0f} {unit}" if abs(num_bytes) >= 10 or unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.1f} GB"
-
-
-def count(number: float, noun: str, plural: str = "") -> str:
-    word = noun if round(number) == 1 else plural or f"{noun}s"
-    return f"{number:.0f} {word}" if number == round(number) else f"{number:.1f} {word}"
 
 
 def taking(work: str, share: float) -> str:

@@ -6,8 +6,8 @@ test of this machine, or if the two measurements cannot be compared.
 
 from __future__ import annotations
 
-from slipstream.diagnose.source_hints import ms, size
 from slipstream.diagnose.speedtest_ranges import is_busy
+from slipstream.numbers import in_bytes, in_ms
 from slipstream.records import Session, Summary
 
 SOURCE = "(slipstream machine)"
@@ -47,7 +47,7 @@ def about_decoding(session: Session, image_ms: float | None) -> str:
         return ""
     known_ms = 1000.0 / rate
     times = image_ms / known_ms
-    fact = f"An image takes {ms(image_ms)} ms to decode, {PICTURE} {ms(known_ms)} ms on a core of this machine {SOURCE}"
+    fact = f"An image takes {in_ms(image_ms)} to decode, {PICTURE} {in_ms(known_ms)} on a core of this machine {SOURCE}"
     if times > ALIKE:
         return f"{fact}: as much as {times:.1f} of those, so smaller files would cost less."
     return f"{fact}: the decoder is as fast as it gets here." if times > 1 / ALIKE else ""
@@ -60,8 +60,8 @@ def about_reading(session: Session, read_ms: float | None) -> str:
         return ""
     known_ms = 1000.0 / rate
     fact = (
-        f"A sample takes {ms(read_ms)} ms to read; the disk of {test.folder} gives a file of {size(FILE_BYTES)} that "
-        f"is not in memory in {ms(known_ms)} ms {SOURCE}"
+        f"A sample takes {in_ms(read_ms)} to read; the disk of {test.folder} gives a file of {in_bytes(FILE_BYTES)} "
+        f"that is not in memory in {in_ms(known_ms)} {SOURCE}"
     )
     if read_ms > ALIKE * known_ms:
         return f"{fact}: more than such a file is read for each, or from a slower place."
@@ -74,17 +74,17 @@ def about_handing_over(session: Session, batch_bytes: int, spent_ms: float) -> s
     if rate is None or not batch_bytes or spent_ms <= 0:
         return ""
     known_ms = batch_bytes / rate / 1000.0  # bytes over MB/s, in ms
-    fact = f"At the {rate:,.0f} MB/s that one worker hands over here {SOURCE} a batch of {size(batch_bytes)} takes"
+    fact = f"At the {rate:,.0f} MB/s that one worker hands over here {SOURCE} a batch of {in_bytes(batch_bytes)} takes"
     if spent_ms > ALIKE * known_ms:
-        return f"{fact} {ms(known_ms)} ms, and yours {ms(spent_ms)} ms: the packing costs more than the bytes."
-    return f"{fact} {ms(known_ms)} ms: only fewer bytes, or reused memory, make it faster."
+        return f"{fact} {in_ms(known_ms)}, and yours {in_ms(spent_ms)}: the packing costs more than the bytes."
+    return f"{fact} {in_ms(known_ms)}: only fewer bytes, or reused memory, make it faster."
 
 
 def about_starting(session: Session, start_ms: float, num_workers: int) -> str:
     known_ms = reading_of(session, "worker_start")
     if known_ms is None or start_ms < MUCH * known_ms * num_workers:
         return ""
-    return f"A worker without work is ready after {ms(known_ms)} ms here {SOURCE}: the rest is imports and the dataset."
+    return f"A worker without work is ready after {in_ms(known_ms)} here {SOURCE}: the rest is imports and the dataset."
 
 
 def precision_ratio(session: Session, unit: str, device: str) -> float | None:

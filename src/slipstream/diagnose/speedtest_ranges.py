@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from slipstream.diagnose.source_hints import count
+from slipstream.numbers import in_bytes, plural
 from slipstream.records import Environment, Judgement, Reading, SpeedTest
 
 BUSY = (
@@ -46,11 +46,11 @@ def general_remarks(test: SpeedTest) -> Iterator[str]:
     if is_busy(environment):
         yield BUSY.format(load=environment.load, cores=environment.num_usable)
     if environment.num_usable < environment.num_logical:
-        logical = count(environment.num_logical, "core")
+        logical = plural(environment.num_logical, "core")
         yield f"Only {environment.num_usable:g} of {logical} may be used here: workers and threads beyond that wait."
     if environment.shm_bytes is not None and environment.shm_bytes < 1 << 29:
-        megabytes = environment.shm_bytes / 1e6
-        yield f"/dev/shm has {megabytes:.0f} MB: loader workers hand batches over there. In Docker: --shm-size=8g."
+        room = in_bytes(environment.shm_bytes)
+        yield f"/dev/shm has {room}: loader workers hand batches over there. In Docker: --shm-size=8g."
     if environment.idle_file_s is not None:
         yield (
             f"The system drops files from memory that were not used for {environment.idle_file_s:.0f} s (DAMON), "

@@ -10,10 +10,10 @@ import msgspec
 from slipstream.diagnose.ceilings import find_ceilings
 from slipstream.diagnose.notes import environment_note, mode_note
 from slipstream.diagnose.selection import blocks_of, num_workers, training_loader, watched_kinds, watched_steps
-from slipstream.diagnose.source_hints import count, ms, percent
 from slipstream.diagnose.training_time import seconds_of_training
 from slipstream.diagnose.typical_step import FEW, UNEVEN, TypicalStep, typical_step
 from slipstream.diagnose.validation import validation_cost
+from slipstream.numbers import in_ms, in_percent, part_of_ms, plural
 from slipstream.records import Block, Bound, Ceilings, Session, Step, Summary
 
 COMPUTE_PHASES = ("transfer", "forward", "backward", "optimizer")
@@ -104,7 +104,7 @@ def _believable(ceilings: Ceilings, typical: TypicalStep, workers: int, cores: f
         )
     elif compute_ms < step_ms:
         notes.append(
-            f"With free data the step took {ms(compute_ms)} of {ms(step_ms)} ms, which its wait for data does not "
+            f"With free data the step took {part_of_ms(compute_ms, step_ms)}, which its wait for data does not "
             "explain: the machine was too noisy, so the compute ceiling is taken as the step without that wait."
         )
     cpu_ms, shared_ms = ceilings.compute_cpu_ms, ceilings.shared_ms
@@ -152,8 +152,8 @@ def _notes(session: Session, typical: TypicalStep) -> list[str]:
         notes.append(mode)
     if typical.mean_ms > UNEVEN * typical.step_ms and typical.num_steps >= FEW:
         notes.append(
-            f"Most steps take {ms(typical.step_ms)} ms, but on average one takes {ms(typical.mean_ms)} ms: "
-            f"{percent(1 - typical.step_ms / typical.mean_ms)} of the time is spent in a few long steps. "
+            f"Most steps take {in_ms(typical.step_ms)}, but on average one takes {in_ms(typical.mean_ms)}: "
+            f"{in_percent(1 - typical.step_ms / typical.mean_ms)} of the time is spent in a few long steps. "
             "Phases and gains describe the usual step."
         )
     if watched_steps(session) and watched_kinds(session) == ("warmup",):
@@ -161,5 +161,5 @@ def _notes(session: Session, typical: TypicalStep) -> list[str]:
             f"The script was short: the numbers rest on {typical.num_steps} of its first steps, warm-up included."
         )
     elif typical.num_steps < FEW:
-        notes.append(f"Only {count(typical.num_steps, 'step')} could be observed: the numbers are a first impression.")
+        notes.append(f"Only {plural(typical.num_steps, 'step')} could be observed: the numbers are a first impression.")
     return notes

@@ -8,8 +8,8 @@ from itertools import pairwise
 import msgspec
 
 from slipstream.diagnose.selection import epoch_steps, training_loader
-from slipstream.diagnose.source_hints import count
 from slipstream.diagnose.statistics import fmean, median
+from slipstream.numbers import plural
 from slipstream.records import Evaluation, Loader, Session
 
 
@@ -57,7 +57,7 @@ def _measured(session: Session, seen: list[Evaluation]) -> ValidationCost | None
     lengths = [sum(_full_ms(session, part) for part in stretch) for stretch in stretches]
     often = "step" if round(every) == 1 else f"{every:.0f} steps"
     seen_as = (
-        f"once in {count(round(every), 'step')}" if len(stretches) == 1 else f"{len(stretches)} times, every {often}"
+        f"once in {plural(round(every), 'step')}" if len(stretches) == 1 else f"{len(stretches)} times, every {often}"
     )
     return ValidationCost(median(lengths), every, True, f"measured: seen {seen_as}", len(stretches) == 1)
 
@@ -105,7 +105,7 @@ def _extrapolated(session: Session, step_ms: float, phases: dict[str, float]) ->
     other = others[0]
     batch_ms = _input_ms(session, other) + phases.get("forward", 0.0) * _size_ratio(other, loader)
     ms = (other.num_batches or 0) * batch_ms
-    batches = count(other.num_batches or 0, "batch", "batches")
+    batches = plural(other.num_batches or 0, "batch", "es")
     note = f"not seen, estimated from {batches} of another loader, once an epoch"
     return ValidationCost(ms, epoch, False, note) if step_ms > 0 else None
 

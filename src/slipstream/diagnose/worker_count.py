@@ -6,7 +6,7 @@ import math
 
 from slipstream.diagnose.epoch_invariance import draws
 from slipstream.diagnose.input_path import InputPath, batch_bytes, step_after
-from slipstream.diagnose.source_hints import size
+from slipstream.numbers import in_bytes
 from slipstream.records import Loader, Session, Summary
 
 MOST_WORKERS = 16
@@ -41,8 +41,8 @@ def worker_advice(session: Session, loader: Loader, workers: int) -> str:
     sentences: list[str] = []
     if _fitting(session, loader) < workers:
         free, needed = (
-            size(session.environment.shm_free_bytes or 0),
-            size(batch_bytes(loader) * PREFETCHED * workers * 2),
+            in_bytes(session.environment.shm_free_bytes or 0),
+            in_bytes(batch_bytes(loader) * PREFETCHED * workers * 2),
         )
         sentences.append(f"/dev/shm has only {free} free: give the container about {needed} first (--shm-size).")
     if loader.is_iterable and workers == 1:

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import math
 import random
-import re
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
-from slipstream.records import BlockTiming, Choice, FitAttempt, Recipe, Speed, TrialOutcome, TrialRecord, TrialSpec
-from slipstream.sandbox.oom_messages import UNHELD, tells_shortage
+from slipstream.records import (
+    BlockTiming,
+    Choice,
+    Failure,
+    FitAttempt,
+    Recipe,
+    Speed,
+    TrialOutcome,
+    TrialRecord,
+    TrialSpec,
+)
+from slipstream.sandbox.oom_messages import CRASH_SIGNALS, tells_shortage
 from slipstream.tuning.progress import ProgressListener
 from slipstream.verify.confidence_sequence import ConfidenceSequence
 from slipstream.wire.backend import RaceBackend
@@ -30,7 +39,6 @@ _RACE_SHARE: Final = 0.15  # of the time that is left
 _KNOWN: Final = 1.1  # upper over lower end of the interval; a narrower interval is of no use to the user
 _BLOCK_S: Final = 0.3
 _MOST_BLOCK_STEPS: Final = 200
-_ENDED = re.compile(r"the script ended after (\d+) steps")
 _NEVER_RACED = Speed(1.0, 1.0, 1.0)
 
 
@@ -62,8 +70,16 @@ class FitAttempts:
     """Makes attempts on a backend, and collects them in `made`."""
 
     def __init__(
-        self, backend: FitBackend, tell: ProgressListener, limit_bytes: int, deadline_s: float, seed: int = 0
+        self,
+        backend: FitBackend,
+        tell: ProgressListener,
+        limit_bytes: int,
+        deadline_s: float,
+        seed: int = 0,
+        describe: Callable[[FitAttempt], str] = lambda attempt: attempt.outcome,
     ) -> None:
+        """`describe` returns the sentence that `tell` gets about an attempt."""
+        self._describe = describe
         self._backend, self._tell = backend, tell
         self._limit_bytes = limit_bytes
         self._deadline_s = deadline_s
@@ -73,7 +89,6 @@ class FitAttempts:
         self._anchor_rates: list[float] = []
         self._losses: list[tuple[int, float]] = []
         self.made: list[FitAttempt] = []
-        self.say: Callable[[FitAttempt], str] = lambda attempt: attempt.outcome
 
     @property
     def has_time(self) -> bool:
@@ -122,9 +137,8 @@ class FitAttempts:
         timing = BlockTiming(trial, 0, 0, 0, 0.0, 0) if failure else self._backend.run_block(trial, 0, NUM_STEPS, 0)
         record = self._backend.record(trial)
         outcome, reason = judge(failure or timing.failure, fit_run.is_held)
-        unheld = next((one for one in record.declined if UNHELD in one), "")
-        if fit_run.is_held and unheld:
-            outcome, reason = "failed", unheld.rpartition(": ")[2]
+        if fit_run.is_held and record.limit_fault:
+            outcome, reason = "failed", record.limit_fault
         return FitAttempt(
             batch_size=fit_run.batch_size,
             recipe=fit_run.recipe,
@@ -135,12 +149,13 @@ class FitAttempts:
             peak_bytes=record.held_bytes or None,
             step_ms=1e3 * timing.step_s if timing.num_steps else None,
             samples_per_s=timing.num_samples / timing.seconds if timing.seconds and timing.num_samples else None,
-            changes=[*record.changes, *(f"not: {sentence}" for sentence in record.declined)],
+            changes=record.changes,
+            declined=record.declined,
         )
 
     def _keep(self, attempt: FitAttempt) -> FitAttempt:
         self.made.append(attempt)
-        self._tell.note(self.say(attempt))
+        self._tell.note(self._describe(attempt))
         return attempt
 
     # --- how fast is it? ----------------------------------------------------------------------------------------------
@@ -170,8 +185,8 @@ class FitAttempts:
             timings = {one: self._backend.run_block(one, round, self._num_steps(one), 0) for one in pair}
             base, timing = timings[self._anchor], timings[trial]
             self._tell.block_done(str(trial), round)
-            if timing.failure and tells_shortage(timing.failure, attempt.is_held):
-                return msgspec.structs.replace(attempt, outcome="ran_out", reason=timing.failure)
+            if timing.failure and has_run_out(timing.failure, attempt.is_held):
+                return msgspec.structs.replace(attempt, outcome="ran_out", reason=timing.failure.detail)
             if base.failure or base.is_last or timing.failure or timing.is_last:
                 break
             if not base.is_disturbed and not timing.is_disturbed:
@@ -217,15 +232,19 @@ class FitAttempts:
         return max(apart) if apart else None
 
 
-def judge(failure: str, is_held: bool) -> tuple[TrialOutcome, str]:
-    if not failure:
+def judge(failure: Failure | None, is_held: bool) -> tuple[TrialOutcome, str]:
+    if failure is None:
         return "ran", ""
-    if tells_shortage(failure, is_held):
-        return "ran_out", failure
-    ended = _ENDED.match(failure)
-    if ended is not None and int(ended[1]) >= _FEWEST_STEPS:
-        return "ran", f"{failure}: it was not timed"
-    return ("ended" if failure.startswith("the script ended") else "failed"), failure
+    if has_run_out(failure, is_held):
+        return "ran_out", failure.detail
+    if failure.kind == "ended" and (failure.num_steps or 0) >= _FEWEST_STEPS:
+        return "ran", f"{failure.detail}: it was not timed"
+    return ("ended" if failure.kind == "ended" else "failed"), failure.detail
+
+
+def has_run_out(failure: Failure, is_held: bool) -> bool:
+    """Whether memory ran out. In a process with a limit, a crash counts."""
+    return (is_held and failure.signal in CRASH_SIGNALS) or tells_shortage(failure.detail, is_held)
 
 
 def best_rate(attempts: Sequence[FitAttempt]) -> float:

@@ -17,9 +17,9 @@ from slipstream.fit.options import FitError, FitOptions
 from slipstream.fit.shrink import MemoryGap, make_room
 from slipstream.memory.batch_bisection import BatchBisection, Held, held_by, num_twos
 from slipstream.memory.forecast import forecast
+from slipstream.numbers import in_binary
 from slipstream.records import Choice, FitAttempt, Fitting, Recipe, Session
 from slipstream.report.text.fit import say_trial
-from slipstream.report.text.numbers import in_binary
 from slipstream.techniques._core.catalogue import Technique, catalogue
 from slipstream.techniques._core.observation import Observation
 from slipstream.tuning.progress import ProgressListener
@@ -58,8 +58,14 @@ class _Fit:
         self._observation = Observation(session)
         self._backend = backend
         self._start_s = backend.now_s()
-        self._trials = FitAttempts(backend, tell, order.limit_bytes, self._start_s + order.budget_s, order.seed)
-        self._trials.say = lambda trial: say_trial(trial, order.limit_bytes)
+        self._trials = FitAttempts(
+            backend,
+            tell,
+            order.limit_bytes,
+            self._start_s + order.budget_s,
+            order.seed,
+            lambda trial: say_trial(trial, order.limit_bytes),
+        )
         footprints = session.footprints
         self._forecast = forecast(footprints)
         self._parameter_bytes = footprints[0].kinds.get("parameters", 0) if footprints else 0
@@ -206,9 +212,8 @@ class _Fit:
 
     def _refuse_unmoved(self, trial: FitAttempt) -> None:
         """Raise FitError if the batch size was not set, because the attempt then shows nothing about that size."""
-        said = f"{self._sets_batch}: "
-        refusals = [one.removeprefix(f"not: {said}") for one in trial.changes if one.startswith(f"not: {said}")]
-        is_set = any(one.startswith(said) for one in trial.changes)
+        refusals = [note.text for note in trial.declined if note.technique == self._sets_batch]
+        is_set = any(change.technique == self._sets_batch for change in trial.changes)
         if trial.batch_size != self._own and refusals and not is_set:
             raise FitError(f"the batch cannot be changed from outside: {refusals[0]}.")
 

@@ -146,15 +146,15 @@ def _alone(trials: FitAttempts, fit_run: FitRun) -> tuple[FitAttempt, TrialRecor
     from slipstream.records import TrialSpec
 
     trial = trials.run(fit_run)
-    return trial, TrialRecord(TrialSpec(0, "fit", fit_run.whole), changes=trial.changes)
+    spec = TrialSpec(0, "fit", fit_run.whole)
+    return trial, TrialRecord(spec, changes=trial.changes, declined=trial.declined)
 
 
 def _why_no_effect(ident: str, record: TrialRecord) -> str:
     """Why the technique changed nothing, in its own words; "" if it changed something."""
-    said = f"{ident}: "
-    if any(one.startswith(said) for one in record.changes):
+    if any(change.technique == ident for change in record.changes):
         return ""
-    return next((one.removeprefix(said) for one in record.declined if one.startswith(said)), "")
+    return next((note.text for note in record.declined if note.technique == ident), "")
 
 
 def _try_pairs(

@@ -1,7 +1,7 @@
 """Reads NVIDIA GPUs from the parent process through NVML: which GPUs there are, and how busy they are during a trial.
 Without the library, a driver or a GPU the results are empty; this is not an error.
 
-`gpu_present_but_unused` reports a GPU that the script does not use. It needs only records, because the parent process
+`find_idle_gpu` reports a GPU that the script does not use. It needs only records, because the parent process
 has no torch."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from slipstream.records import Environment, Gpu, GpuReading, TorchFacts
+from slipstream.records import Environment, Gpu, GpuReading, IdleGpu, TorchFacts
 
 
 def load_nvml() -> Any | None:
@@ -115,25 +115,14 @@ class GpuSampler:
         self._readings.append(GpuReading(time.perf_counter_ns(), index, utilisation, memory, power_w))
 
 
-def gpu_present_but_unused(environment: Environment, torch_facts: TorchFacts | None) -> str:
-    """Returns a sentence if a GPU is idle while the model is on the CPU, else ""."""
+def find_idle_gpu(environment: Environment, torch_facts: TorchFacts | None) -> IdleGpu | None:
+    """Returns the GPU that is idle while the model is on the CPU, if there is one."""
     facts = torch_facts or environment.torch
     if facts is None or facts.device.partition(":")[0] not in ("", "cpu"):
-        return ""
+        return None
+    name = environment.gpus[0].name if environment.gpus else facts.accelerator
     if environment.gpus and not facts.accelerator_build:
-        return (
-            f"The device is the CPU although a GPU is present ({environment.gpus[0].name}): "
-            f"this torch ({facts.version}) was built for the CPU only. Install a build for your GPU."
-        )
+        return IdleGpu(name, "cpu_build")
     if environment.gpus and not facts.accelerator:
-        return (
-            f"The device is the CPU although a GPU is present ({environment.gpus[0].name}): torch cannot see it. "
-            "Check the driver and CUDA_VISIBLE_DEVICES."
-        )
-    if facts.accelerator:
-        name = environment.gpus[0].name if environment.gpus else facts.accelerator
-        return (
-            f"The device is the CPU although a GPU is present ({name}): move the model and its batches there, "
-            f'.to("{facts.accelerator}").'
-        )
-    return ""
+        return IdleGpu(name, "invisible")
+    return IdleGpu(name, "unused") if facts.accelerator else None

@@ -11,7 +11,7 @@ import torch
 
 from slipstream.memory.allocations import Name
 from slipstream.observe.anatomy.modules import ModuleEntry
-from slipstream.seams.batches import walk_tensors
+from slipstream.seams.nested import walk_tensors
 
 
 class AddressNames:

@@ -3,13 +3,13 @@ cut."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
 
 from slipstream.seams.batches import count_samples
+from slipstream.seams.nested import rebuild, take_apart
 
 _MAX_DEPTH = 6
 
@@ -31,23 +31,22 @@ def cut_batch(batch: Any, wanted: int) -> Any:
 
 
 def _cut(part: Any, size: int, wanted: int, depth: int) -> Any:
-    def cut_inner(inner: Any) -> Any:
-        return _cut(inner, size, wanted, depth + 1)
-
     if depth > _MAX_DEPTH:
         raise _UncuttableError
     if isinstance(part, torch.Tensor):
         return _cut_tensor(part, size, wanted)
     if isinstance(part, (str, bytes, int, float, bool, type(None))):
         return part
-    if isinstance(part, MutableMapping):
-        cut = copy.copy(part)
-        for key, value in part.items():
-            cut[key] = cut_inner(value)
-        return cut
-    if type(part) is list or isinstance(part, tuple):
-        return _cut_sequence(part, size, wanted, cut_inner)
-    raise _UncuttableError  # an object of the script's own class, whose structure is not known
+    taken = take_apart(part) if type(part) is list or isinstance(part, (tuple, MutableMapping)) else None
+    if taken is None:
+        raise _UncuttableError  # an object of the script's own class, whose structure is not known
+    parts, context = list(taken[0]), taken[1]
+    if len(parts) == size and not isinstance(part, MutableMapping) and not isinstance(parts[0], torch.Tensor):
+        parts = parts[:wanted]  # a list of samples
+    cut = rebuild(part, [_cut(inner, size, wanted, depth + 1) for inner in parts], context)
+    if cut is part:
+        raise _UncuttableError
+    return cut
 
 
 def _cut_tensor(tensor: torch.Tensor, size: int, wanted: int) -> torch.Tensor:
@@ -55,13 +54,3 @@ def _cut_tensor(tensor: torch.Tensor, size: int, wanted: int) -> torch.Tensor:
         return tensor
     cut = tensor[:wanted].clone()  # a view would keep the whole batch alive
     return cut.pin_memory() if tensor.device.type == "cpu" and tensor.is_pinned() else cut
-
-
-def _cut_sequence(part: Any, size: int, wanted: int, cut_inner: Callable[[Any], Any]) -> Any:
-    is_samples = len(part) == size and not isinstance(part[0], torch.Tensor)
-    parts = [cut_inner(inner) for inner in (part[:wanted] if is_samples else part)]
-    if type(part) in (list, tuple):
-        return type(part)(parts)
-    if hasattr(part, "_fields"):
-        return type(part)(*parts)
-    raise _UncuttableError

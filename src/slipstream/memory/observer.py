@@ -17,7 +17,8 @@ from slipstream.memory.trace_marks import TraceMarks
 from slipstream.observe.anatomy.modules import is_sealed, list_modules
 from slipstream.observe.anatomy.quiet_profiler import IN_USE, QuietProfile, is_profiler_in_use
 from slipstream.records import Footprint
-from slipstream.seams.batches import count_samples, walk_tensors
+from slipstream.seams.batches import count_samples
+from slipstream.seams.nested import walk_tensors
 
 
 class Observer:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from slipstream.records import Footprint, ModuleBytes
 
@@ -19,11 +21,13 @@ Kinds = dict[str, int]
 
 
 class Remedy(msgspec.Struct, frozen=True):
-    name: str
-    what: str  # one short line
-    freed_bytes: int  # approximate
-    numerics: str
-    price: str  # the cost
+    """The descriptions are shown in docs/json.md."""
+
+    name: Annotated[str, Meta(description="such as `checkpointing`")]
+    what: Annotated[str, Meta(description="one short line")]
+    freed_bytes: Annotated[int, Meta(description="estimated reduction of the peak; computed, not measured")]
+    numerics: Annotated[str, Meta(description="`identical`, `reordered`, `approximate` or `different`")]
+    price: Annotated[str, Meta(description="what it costs")]
 
 
 def list_remedies(footprint: Footprint) -> list[Remedy]:

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from slipstream.memory.cut_batch import cut_batch
-from slipstream.memory.leak_follow_up import LeakFollowUp
 from slipstream.memory.observer import Observer
-from slipstream.memory.snapshot import AllocatorSnapshot
+from slipstream.observe.leaks import LeakFollowUp
 from slipstream.observe.recorder import Recorder
-from slipstream.observe.schedule import Schedule
-from slipstream.records import Footprint, Loader, Told
+from slipstream.observe.schedule import Schedule, ScheduledSurvey
+from slipstream.records import Footprint, Told
 from slipstream.seams.batches import count_samples
 from slipstream.seams.module import ModuleSeam
 from slipstream.seams.patching import Substitute
@@ -21,11 +22,21 @@ from slipstream.seams.training import OptimizerSeam
 _WARM_UP = 3  # steps: the first creates the optimizer state, the next ones the buffers of libraries
 _ATTEMPTS = 4  # attempts to observe a step with a whole batch that does not contain the end of an epoch
 _CUTS = (2, 4)  # one half, one quarter
+_MAX_ENTRIES = 1_000_000  # allocations and releases in a snapshot; older ones are dropped
 
 
 class MemorySchedule(Schedule):
-    def __init__(self, recorder: Recorder, seconds: float, modules: ModuleSeam, optimizers: OptimizerSeam) -> None:
-        super().__init__(recorder, seconds)
+    def __init__(
+        self,
+        recorder: Recorder,
+        survey: ScheduledSurvey,
+        seconds: float,
+        modules: ModuleSeam,
+        optimizers: OptimizerSeam,
+        snapshot_path: str = "",
+    ) -> None:
+        """`snapshot_path` is where to write the allocator's snapshot; "": it is not wanted."""
+        super().__init__(recorder, survey, seconds)
         self._modules = modules
         self._optimizers = optimizers
         self._observer: Observer | None = None
@@ -34,11 +45,8 @@ class MemorySchedule(Schedule):
         self._wanted = 0  # samples in a batch; 0: as it comes
         self._cannot_cut = ""
         self._loader = -1
-        self._snapshot = AllocatorSnapshot("")
+        self._snapshot = AllocatorSnapshot(snapshot_path)
         self._following: LeakFollowUp | None = None
-
-    def keep_at(self, path: str) -> None:
-        self._snapshot = AllocatorSnapshot(path)
 
     # --- the plan ---------------------------------------------------------------------------------------------------
 
@@ -78,7 +86,7 @@ class MemorySchedule(Schedule):
             self._recorder.note(f"no footprint: {observer.reason}")
             return False
         self._observer = observer
-        self._modules.on_call = self._see_call
+        self._modules.observe_calls(self)
         return True
 
     def _begin_observed_step(self) -> None:
@@ -88,7 +96,7 @@ class MemorySchedule(Schedule):
 
     def _end(self) -> Footprint | None:
         observer, self._observer = self._observer, None
-        self._modules.on_call = None
+        self._modules.observe_calls(None)
         footprint = observer.stop() if observer is not None else None
         if observer is not None and observer.reason:
             self._recorder.note(f"no footprint: {observer.reason}")
@@ -101,7 +109,7 @@ class MemorySchedule(Schedule):
             return
         self._footprints.append(footprint)
         self._guarded(self._snapshot.keep)
-        self._recorder.write(Told(footprint=footprint))
+        self._recorder.queue.write(Told(footprint=footprint))
         if footprint.growth is not None and self._following is None:
             self._follow()  # before batches are cut, because the script may keep those too
         else:
@@ -115,17 +123,19 @@ class MemorySchedule(Schedule):
             self._wanted = 0
             self.finish()
             return
-        self.tell_leaks()  # a script that fails on a smaller batch ends now, and its variables are lost
+        self._survey.tell_leaks()  # a script that fails on a smaller batch ends now, and its variables are lost
         self._wanted, self._num_attempts = first // _CUTS[num_cuts], 0
         self._begin_again()
 
     def _follow(self) -> None:
         """Checks whether what the observed step left behind continues to grow."""
         if self._following is None:
-            facts = self._recorder.subjects.get((Loader, self._loader))
-            self._following = LeakFollowUp(facts.num_batches if isinstance(facts, Loader) else None)
+            facts = self._recorder.known.loader(self._loader)
+            self._following = LeakFollowUp(facts.num_batches if facts is not None else None)
         following, recorder = self._following, self._recorder
-        self._guarded(lambda: recorder.remember(following.look(recorder.pace.num_steps, recorder.clock.now_ns())))
+        self._guarded(
+            lambda: recorder.queue.add_memory(following.look(recorder.pace.num_steps, recorder.clock.now_ns()))
+        )
         if following.is_over or self._is_late():
             self._cut_next()
         else:
@@ -138,8 +148,8 @@ class MemorySchedule(Schedule):
         """Returns the usual number of samples. The last batch of an epoch may be short and is not representative."""
         if self._wanted:
             return self._wanted
-        facts = self._recorder.subjects.get((Loader, self._loader))
-        return (facts.batch_size or 0) if isinstance(facts, Loader) else 0
+        facts = self._recorder.known.loader(self._loader)
+        return (facts.batch_size or 0) if facts is not None else 0
 
     def finish(self) -> None:
         if not self.is_done:
@@ -181,7 +191,7 @@ class MemorySchedule(Schedule):
 
     def supply(self, iterator: Any, loader: int) -> Substitute | None:
         """Returns the script's own next batch after recording it, cut if a smaller one is to be observed."""
-        if self._observer is None or not self._is_trained(loader):
+        if self._observer is None or not self._recorder.pace.is_trained(loader):
             return None
         recorder = self._recorder
         token = recorder.enter("input")
@@ -197,6 +207,9 @@ class MemorySchedule(Schedule):
         recorder.leave(token, "input", loader, samples=count_samples(batch))
         return Substitute(batch)
 
+    def rewind(self, iterator: Any) -> None:
+        """This schedule stores no batches."""
+
     def _cut(self, batch: Any) -> Any:
         cut = cut_batch(batch, self._wanted)
         if cut is None:
@@ -204,10 +217,39 @@ class MemorySchedule(Schedule):
             return batch
         return cut
 
-    def _see_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def on_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._observer is not None and model.training:
             self._observer.see_call([args, kwargs], next(model.parameters(), None) is not None)
 
 
 def _alive(references: list[Any]) -> list[Any]:
     return [thing for thing in (reference() for reference in references) if thing is not None]
+
+
+class AllocatorSnapshot:
+    """Records PyTorch's own snapshot of the caching allocator over the observed step, for its viewer
+    (pytorch.org/memory_viz). The snapshot contains every segment, every block, and the stack that requested it. Only
+    CUDA has one; the CPU's allocator keeps no history. The recording has not been run on a GPU yet.
+
+    Call `start` before the observed steps and `keep` after them. Without a path it does nothing."""
+
+    def __init__(self, path: str, history: Any = None) -> None:
+        self.path = path
+        self._history: Any = history if history is not None else torch.cuda.memory
+        self._is_recording = False
+
+    def start(self, device: str) -> None:
+        if self.path and device.startswith("cuda") and not self._is_recording:
+            self._history._record_memory_history(max_entries=_MAX_ENTRIES)
+            self._is_recording = True
+
+    def keep(self) -> None:
+        if self._is_recording:
+            self._history._dump_snapshot(self.path)
+            self.end()
+            self.path = ""  # the snapshot is of the script's own batch, not of smaller ones
+
+    def end(self) -> None:
+        if self._is_recording:
+            self._is_recording = False
+            self._history._record_memory_history(enabled=None)

@@ -45,6 +45,10 @@ class LiveSteps:
             return self._num_forwards > _INFERENCE and self._close()
         return False
 
+    def is_trained(self, loader: int) -> bool:
+        """Whether a fair share of the training's batches comes from this loader."""
+        return self.learnt_from[loader] * 10 >= max(self.learnt_from.values(), default=1)
+
     def _rarest(self) -> int:
         return min(self._updates, key=lambda ident: (self._updates[ident], -ident))
 

@@ -1,34 +1,17 @@
-"""Listens to the seams of one process and sends the events to the parent. Counts steps on the way; decides nothing."""
+"""Listens to the seams of one process: follows the phase that the script is in, makes events, and counts steps."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections import deque
-from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Protocol
 
-import msgspec
-
+from slipstream.observe.known_objects import KnownObjects
 from slipstream.observe.live_steps import LiveSteps
-from slipstream.records import (
-    Event,
-    EventKind,
-    Fetch,
-    Loader,
-    Memory,
-    Message,
-    Met,
-    Model,
-    Optimizer,
-    ProcessStarted,
-    Seen,
-    Site,
-    StackCount,
-    Told,
-)
-from slipstream.seams.device_clock import DeviceClock, DeviceMark
+from slipstream.observe.loop_state import LoopState
+from slipstream.observe.message_queue import MessageQueue, Sink
+from slipstream.records import EventKind, Loader, Model, Optimizer, ProcessStarted, Site, StackCount
+from slipstream.seams.device_clock import DeviceClock
 from slipstream.seams.host_clock import Clock, HostClock
 from slipstream.seams.listener import Shortcut, Token
 
@@ -38,17 +21,22 @@ _BY_UPDATES = ("optimizer",)
 _MARKED = ("iterator", "input", "transfer", "forward", "backward", "optimizer")
 
 
-class Sink(Protocol):
-    def write(self, message: Message) -> None: ...
+class StepListener(Protocol):
+    def on_steps(self, num: int) -> None:
+        """Is called when steps have been counted. `num` is their number, because short steps are counted together."""
+        ...
 
-    def close(self) -> None: ...
+    def on_pulse(self) -> None:
+        """Is called at places where the script may be stopped."""
+        ...
 
 
 class Recorder:
     """The recorder of one process. Without a sink it only counts steps (`run`)."""
 
     def __init__(self, sink: Sink | None, clock: Clock | None = None) -> None:
-        self._sink = sink
+        self.queue = MessageQueue(sink)
+        self.known = KnownObjects(self.queue)
         self.clock: Clock = clock or HostClock()
         self.now_ns = self.clock.now_ns
         self._device: DeviceClock | None = None
@@ -60,29 +48,15 @@ class Recorder:
         self.patience_ns = 0  # by how much the counting of a step may be delayed
         self._is_muted = False
         self._is_barred = False  # the fast path has failed once
-        self.worker = -1
-        self.loader_of_worker: Callable[[], int] = lambda: -1
-        self.on_pulse: Callable[[], None] | None = None
-        self.on_step: Callable[[int], None] | None = None  # called with the number of steps that were closed
-        self.on_fetch: Callable[[], None] | None = None  # a worker has built a batch
-        self.has_fetched = False  # a worker has finished its start-up: imports, worker_init_fn
-        self._events: deque[tuple[Any, ...]] = deque()
+        self._listeners: list[StepListener] = []
         self._fresh: list[tuple[Any, ...]] = []  # not yet seen by self.pace; always the same list object
         self.emit = self._fresh.append
+        self.loop = LoopState(self._fresh)
         self._num_closed = 0  # steps that were not reported yet
-        # Events with marks that the device has not passed yet
-        self._unread: deque[tuple[tuple[Any, ...], DeviceMark | None, DeviceMark | None]] = deque()
-        self._fetches: deque[Fetch] = deque()
-        self._memory: deque[Memory] = deque()
-        self._places: dict[Site, int] = {}
-        self._noted: set[str] = set()
-        self._writing = threading.Lock()
         self._input_cpu_ns = 0  # CPU time when the open input was entered; 0: not timed
-        self._trained: set[int] = set()
-        self._evaluated: set[int] = set()  # models that were seen in evaluation mode
-        self._is_evaluating = False
-        self._awaits_backward = False
-        self.subjects: dict[tuple[type, int], Loader | Model | Optimizer] = {}
+
+    def add_listener(self, listener: StepListener) -> None:
+        self._listeners.append(listener)
 
     def follow_device(self, device: DeviceClock) -> None:
         """Makes every following event carry times on the device's clock as well."""
@@ -156,8 +130,8 @@ class Recorder:
         # An Event as a tuple: making the struct here would cost every step a few microseconds
         how = (samples, num_bytes, cpu_ns, grad, training, pinned, blocking, site, caller, kept)
         event = (kind, ident, start_ns, now_ns, *how)
-        if self._device is not None and self._sink is not None:
-            self._unread.append((event, mark, self._device.mark() if kind in _MARKED else None))
+        if self._device is not None:
+            self.queue.add_marked_event(event, mark, self._device.mark() if kind in _MARKED else None)
         self._fresh.append(event)
         if kind in self.pace.closers:
             self.count()
@@ -177,8 +151,9 @@ class Recorder:
         self.shortcut.due_ns = (self._fresh[-1][3] if self._fresh else self.now_ns()) + self.patience_ns
         self._look_at_fresh()
         num_closed, self._num_closed = self._num_closed, 0
-        if num_closed and self.on_step is not None:
-            self.on_step(num_closed)
+        if num_closed:
+            for listener in self._listeners:
+                listener.on_steps(num_closed)
 
     def _look_at_fresh(self) -> None:
         """Counts the events that have accumulated and queues them for writing."""
@@ -187,118 +162,51 @@ class Recorder:
             return
         for event in fresh:
             self._num_closed += self.pace.see(event[0], event[1], event[4] if len(event) > 4 else 0)
-            if event[0] == "forward":
-                (self._trained if event[8] else self._evaluated).add(event[1])
-        self._is_evaluating, self._awaits_backward = self._evaluates(), self.awaits_backward()
-        if self._sink is not None and self._device is None:
-            self._events.extend(fresh)
+        self.loop.see_fresh()
+        if self._device is None:
+            self.queue.add_events(fresh)
         fresh.clear()
         is_plain = self._device is None and not self._is_muted and self.pace.closers == _BY_UPDATES
         self.shortcut.thread = self.thread if is_plain and not self._is_barred else 0
 
-    def _evaluates(self) -> bool:
-        """Whether the last forward pass was an evaluation of a model that also trains. Loss modules are ignored: they
-        are never switched to evaluation mode."""
-        evaluated = self._evaluated.union(event[1] for event in self._fresh if event[0] == "forward" and not event[8])
-        for event in reversed(self._fresh):
-            if event[0] == "backward":
-                return False
-            if event[0] == "forward" and not event[8] and event[1] in self._trained:
-                return True
-            if event[0] == "forward" and event[8] and event[1] in evaluated:
-                return False
-        return self._is_evaluating
-
     def sampled_phase(self) -> str:
         """Returns the current phase for the stack sampler, as far as it is known while the step runs. In a closure the
         script's own lines run inside the optimizer's step; they count as "other"."""
-        if self._evaluates():
+        if self.loop.is_evaluating():
             return "evaluation"
-        return "other" if self.phase == "optimizer" and self.awaits_backward() else self.phase
-
-    def awaits_backward(self) -> bool:
-        """Whether a forward pass with gradients has ended and its backward pass has not begun."""
-        for event in reversed(self._fresh):
-            if event[0] in ("backward", "optimizer"):
-                return False
-            if event[0] == "forward":
-                return bool(event[7])
-        return self._awaits_backward
+        return "other" if self.phase == "optimizer" and self.loop.awaits_backward() else self.phase
 
     def abandon(self, token: Token | None) -> None:
         if token is not None:
             self.phase = token[0]
 
     def pulse(self) -> None:
-        if self.on_pulse is not None and not self.is_muted:
-            self.on_pulse()
+        if not self._is_muted:
+            for listener in self._listeners:
+                listener.on_pulse()
 
     def meet(self, subject: Loader | Model | Optimizer) -> None:
-        self.subjects[(type(subject), subject.ident)] = subject
-        if isinstance(subject, Loader):
-            self.write(Met(loader=subject))
-        elif isinstance(subject, Model):
-            self.write(Met(model=subject))
-        else:
-            self.write(Met(optimizer=subject))
+        self.known.meet(subject)
 
     def place(self, site: Site | None) -> int:
-        if site is None:
-            return -1
-        ident = self._places.get(site)
-        if ident is None:
-            ident = self._places[site] = len(self._places)
-            self.write(Met(site=site, site_ident=ident))
-        return ident
+        return self.known.place(site)
 
     def note(self, sentence: str) -> None:
-        if sentence not in self._noted:
-            self._noted.add(sentence)
-            self.write(Told(note=sentence))
-
-    # --- batches built by a worker ------------------------------------------------------------------------------
-
-    def begin_fetch(self) -> tuple[int, int]:
-        self.has_fetched = True
-        return self.clock.now_ns(), self.clock.cpu_ns()
-
-    def end_fetch(self, token: tuple[int, int], num_samples: int, drew: Callable[[], bool | None]) -> None:
-        if self._sink is not None:
-            start_ns, cpu_ns = token
-            wall_ns = self.clock.now_ns() - start_ns
-            spent_ns = self.clock.cpu_ns() - cpu_ns
-            loader = self.loader_of_worker()
-            self._fetches.append(Fetch(loader, self.worker, start_ns, wall_ns, spent_ns, num_samples, drew()))
-            if self.on_fetch is not None:
-                self.on_fetch()
-
-    def remember(self, memory: Memory) -> None:
-        self._memory.append(memory)
+        self.known.note(sentence)
 
     # --- processes --------------------------------------------------------------------------------------------------
 
     def report_start(self, role: str) -> None:
         """Sends the first message of this process."""
         self.role = role
-        self.write(ProcessStarted(process=os.getpid(), role=role, time_ns=self.clock.now_ns()))
+        self.queue.write(ProcessStarted(process=os.getpid(), role=role, time_ns=self.clock.now_ns()))
 
     def forget(self) -> None:
         """Drops everything that is not written yet. Called in a forked child: the parent writes its own events."""
-        self._events.clear()
+        self.queue.forget()
         self._fresh.clear()
         self.shortcut.thread = 0
-        self._unread.clear()
-        self._fetches.clear()
-        self._memory.clear()
-        self._writing = threading.Lock()
         self.thread = get_ident()
-
-    # --- writing ------------------------------------------------------------------------------------------------------
-
-    def write(self, message: Message) -> None:
-        if self._sink is not None:
-            with self._writing:
-                self._sink.write(message)
 
     def flush(self, stacks: list[StackCount] | None = None, is_last: bool = False) -> None:
         """Writes what has accumulated. Events whose device times are not known yet wait for the next flush."""
@@ -306,29 +214,4 @@ class Recorder:
             self._look_at_fresh()
         if self._device is not None:
             self._device.collect()
-        seen = Seen(self._drain_events(is_last), _drain(self._fetches), stacks or [], _drain(self._memory))
-        if seen.events or seen.fetches or seen.stacks or seen.memory:
-            self.write(seen)
-
-    def close(self) -> None:
-        if self._sink is not None:
-            self._sink.close()
-
-    def _drain_events(self, is_last: bool) -> list[Event]:
-        events = _drain(self._events)
-        while self._unread:
-            event, first, last = self._unread[0]
-            if last is not None and last.at_ms is None and not is_last:
-                break
-            self._unread.popleft()
-            if first is not None and last is not None:
-                event = (*event, first.at_ms, last.at_ms)
-            events.append(event)
-        return msgspec.convert(events, list[Event])
-
-
-def _drain(queue: deque[Any]) -> list[Any]:
-    items = []
-    while queue:
-        items.append(queue.popleft())
-    return items
+        self.queue.flush(stacks or [], is_last)

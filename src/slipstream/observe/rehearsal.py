@@ -18,8 +18,9 @@ import torch
 from slipstream.machine.environment import count_usable_cores
 from slipstream.observe.torch_facts import read_torch_facts
 from slipstream.records import Rehearsal
-from slipstream.seams.batches import copy_batch, walk_tensors
+from slipstream.seams.batches import copy_batch
 from slipstream.seams.module_copy import copy_module
+from slipstream.seams.nested import walk_tensors
 
 _MAX_PARAMETERS = 200_000_000
 _ROUNDS = 41

@@ -13,9 +13,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from types import CodeType, FrameType
+from collections.abc import Callable, Mapping
+from types import CodeType, FrameType, MappingProxyType
 
+from slipstream.observe.fetch_recorder import FetchRecorder
 from slipstream.observe.late_samples import LateSamples, returned_from
 from slipstream.observe.recorder import Recorder
 from slipstream.observe.sampling_timer import SignalTimer
@@ -31,15 +32,29 @@ _BYTECODES = {dis.opmap[name] for name in ("JUMP_BACKWARD", "RESUME", "JUMP_ABSO
 _LINELESS = ("backward", "optimizer")  # torch's own work: the user's line does not matter
 _CONSUMERS = ("__next__", "_worker_loop")
 _MAX_DEPTH = 80
+_NO_CODES: Mapping[int, CodeType] = MappingProxyType({})
 _OUR_DEPTH = 8  # callbacks of this package make few nested calls
 
 Key = tuple[str, Stage, str, int, str, str, str, bool, int]
 
 
 class StackSampler:
-    def __init__(self, recorder: Recorder, block: Callable[[], int]) -> None:
+    """`block` returns the index of the open block. In a loader's worker, `fetches` records its batches. `collate_codes`
+    are the functions that build batches, by identity. `on_flush` is called after the counts were written."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        block: Callable[[], int],
+        fetches: FetchRecorder | None = None,
+        collate_codes: Mapping[int, CodeType] = _NO_CODES,
+        on_flush: Callable[[], None] = lambda: None,
+    ) -> None:
         self._recorder = recorder
         self._block = block
+        self._fetches = fetches
+        self._collate_codes = collate_codes
+        self._on_flush = on_flush
         self._counts: Counter[Key] = Counter()
         self._stop = threading.Event()
         self._has_timer = False
@@ -47,9 +62,7 @@ class StackSampler:
         self._sampled = 0.0
         self._timer = SignalTimer(INTERVAL_S, self._on_alarm)
         self._thread = threading.Thread(target=self._run, name="slipstream-sampler", daemon=True)
-        self.collate_codes: dict[int, CodeType] = {}  # by identity
         self._bytecodes: dict[tuple[int, int], tuple[CodeType, bool]] = {}
-        self.on_flush: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         self._sampled = time.monotonic()
@@ -84,7 +97,7 @@ class StackSampler:
 
     def flush(self, is_last: bool = False) -> None:
         counts, self._counts = self._counts, Counter()
-        role = "worker" if self._recorder.role == "worker" else "main"
+        role = "main" if self._fetches is None else "worker"
         self._recorder.flush([StackCount(role, *key, count) for key, count in counts.items()], is_last)  # type: ignore[arg-type]
 
     def _run(self) -> None:
@@ -106,7 +119,7 @@ class StackSampler:
                 # Without the handler, which other code may have replaced, the thread takes the samples
                 self._has_timer = self._has_timer and self._timer.is_heard
                 self.flush()
-                self.on_flush()
+                self._on_flush()
 
     def _sample(self) -> None:
         frame = sys._current_frames().get(self._recorder.thread)
@@ -117,12 +130,12 @@ class StackSampler:
         if _is_our_own_work(frame):
             return
         is_bytecode = self._is_bytecode(frame)
-        phase = "input" if self._recorder.role == "worker" else self._recorder.sampled_phase()
+        phase = self._recorder.sampled_phase() if self._fetches is None else "input"
         if phase in _LINELESS:
             key: Key = (phase, "compute", "", 0, "", "", "", not is_bytecode, self._block())
         else:
             key = self._classify(frame, phase, not is_bytecode)
-        if self._recorder.role == "worker" and not self._recorder.has_fetched:
+        if self._fetches is not None and not self._fetches.has_fetched:
             key = ("start", *key[1:])
         self._counts[key] += weight
 
@@ -154,7 +167,7 @@ class StackSampler:
                 stage = stage_of_code(code)
             elif user is not None and stage_of_code(code) == "collate":
                 collating = True
-            if id(code) in self.collate_codes:
+            if id(code) in self._collate_codes:
                 collating = True
             frame = frame.f_back
         if user is None and phase == "input" and not in_call and (returned := returned_from(leaf)) is not None:
@@ -177,7 +190,7 @@ class StackSampler:
             expression = expression_of(user)
             if stage is None or (stage == "compute" and user is leaf):
                 stage = stage_of_expression(expression) or stage
-        is_late = phase == "other" and "zero_grad" not in expression and self._recorder.awaits_backward()
+        is_late = phase == "other" and "zero_grad" not in expression and self._recorder.loop.awaits_backward()
         if stage in (None, "compute") and is_late:
             stage = "loss"
         if stage is None:

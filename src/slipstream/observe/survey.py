@@ -14,7 +14,7 @@ from slipstream.observe.leaks import LiveTensors, MemoryGauge, find_leaks
 from slipstream.observe.recorder import Recorder
 from slipstream.observe.token_batches import Tokens
 from slipstream.observe.training_length import find_length
-from slipstream.records import Anatomy, Model, Site, Told
+from slipstream.records import Anatomy, Site, Told
 from slipstream.seams.module import ModuleSeam
 from slipstream.seams.patching import Patches
 from slipstream.seams.training import OptimizerSeam
@@ -31,8 +31,22 @@ _GAUGE_NS = 50_000_000  # between two readings of the memory in use
 
 
 class Survey:
-    def __init__(self, recorder: Recorder, modules: ModuleSeam, optimizers: OptimizerSeam) -> None:
+    """`rehearsal_s` is the time for rehearsals; 0: none. `profile_path` is a file for torch's profiler trace of a few
+    steps; "": not wanted. `before_timing` is called before timings that must not be disturbed."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        modules: ModuleSeam,
+        optimizers: OptimizerSeam,
+        rehearsal_s: float = 0.0,
+        profile_path: str = "",
+        before_timing: Callable[[], None] = lambda: None,
+    ) -> None:
         self._recorder = recorder
+        self._rehearsal_s = rehearsal_s
+        self._profile_path = profile_path
+        self._before_timing = before_timing
         self._modules = modules
         self._optimizers = optimizers
         self._gauge = MemoryGauge()
@@ -53,9 +67,6 @@ class Survey:
         self._counted_ns = 0
         self._holdings: LiveTensors | None = None  # at the last count
         self._earlier: LiveTensors | None = None  # at the count before
-        self.rehearsal_s = 0.0
-        self.profile_path = ""  # where to write torch's profiler trace of a few steps; "": not wanted
-        self.on_quiet: Callable[[], None] = lambda: None  # called before timings that must not be disturbed
 
     def install(self, patches: Patches) -> None:
         import torch
@@ -74,6 +85,9 @@ class Survey:
 
     # --- when -------------------------------------------------------------------------------------------------------
 
+    def has_optimizer(self) -> bool:
+        return self._optimizers.has_any()
+
     def at_first_step(self) -> None:
         self._spare("the facts about torch", self._tell_torch_facts)
 
@@ -82,8 +96,8 @@ class Survey:
         now_ns = recorder.clock.now_ns()
         if now_ns - self._gauged_ns > _GAUGE_NS:
             self._gauged_ns = now_ns
-            recorder.remember(self._gauge.read(recorder.pace.num_steps, now_ns))
-        if self.rehearsal_s and not self._has_anatomy:
+            recorder.queue.add_memory(self._gauge.read(recorder.pace.num_steps, now_ns))
+        if self._rehearsal_s and not self._has_anatomy:
             self._tokens.at_step(now_ns)
 
     def at_block(self) -> None:
@@ -105,16 +119,16 @@ class Survey:
         if not self._has_leaks:
             self._spare("what keeps tensors alive", self._tell_leaks)
 
-    def start_excerpt(self) -> Any:
+    def start_excerpt(self) -> bool:
         """Starts torch's own profiler, if the user wants its trace."""
-        return self._spare("torch's profile", self._start_excerpt) if self.profile_path else False
+        return bool(self._profile_path) and bool(self._spare("torch's profile", self._start_excerpt))
 
     def end_excerpt(self) -> None:
         if self._excerpt is not None:
             self._spare("torch's profile", self._stop_excerpt)
 
-    def start_dissection(self) -> Any:
-        return self._spare("the anatomy", self._start_probe)
+    def start_dissection(self) -> bool:
+        return bool(self._spare("the anatomy", self._start_probe))
 
     def break_off_dissection(self, is_whole: bool = False) -> None:
         """Ends the profilers. Called before processes are started, because a fork under the profiler may crash."""
@@ -131,7 +145,7 @@ class Survey:
         self.break_off_dissection(is_whole)
         if not (is_whole or self._has_anatomy) and self._num_probes < _MAX_PROBES:
             return False
-        if self.rehearsal_s:
+        if self._rehearsal_s:
             self._spare("the rehearsals", self._rehearse)
         return True
 
@@ -150,14 +164,14 @@ class Survey:
     def _tell_torch_facts(self) -> None:
         from slipstream.observe.torch_facts import read_torch_facts
 
-        models = [s for s in self._recorder.subjects.values() if isinstance(s, Model) and s.num_parameters]
+        models = [model for model in self._recorder.known.models() if model.num_parameters]
         facts = read_torch_facts(models[0].device if models else "cpu")
         ours = {"threads_site": self._threads_site, "autocast_seen": self._has_autocast}
-        self._recorder.write(Told(torch=msgspec.structs.replace(facts, **ours)))
+        self._recorder.queue.write(Told(torch=msgspec.structs.replace(facts, **ours)))
 
     def _count_tensors(self) -> None:
         recorder = self._recorder
-        recorder.remember(self._gauge.read_with_tensors(recorder.pace.num_steps, recorder.clock.now_ns()))
+        recorder.queue.add_memory(self._gauge.read_with_tensors(recorder.pace.num_steps, recorder.clock.now_ns()))
         if self._holdings is None or recorder.pace.num_steps > self._holdings.num_steps:
             self._earlier, self._holdings = self._holdings, LiveTensors(sys._getframe(), recorder.pace.num_steps)
 
@@ -168,17 +182,17 @@ class Survey:
         leaks = find_leaks(sys._getframe(), num_steps, before)
         if leaks:
             self._has_leaks = True
-            self._recorder.write(Told(leaks=leaks))
+            self._recorder.queue.write(Told(leaks=leaks))
 
     def _tell_length(self) -> None:
         length = find_length(sys._getframe())
         if length is not None:
-            self._recorder.write(Told(length=length))
+            self._recorder.queue.write(Told(length=length))
 
     def _start_excerpt(self) -> bool:
         from slipstream.observe.anatomy.profile_excerpt import ProfileExcerpt
 
-        excerpt = ProfileExcerpt(self.profile_path, self._recorder.clock)
+        excerpt = ProfileExcerpt(self._profile_path, self._recorder.clock)
         self._excerpt_step = self._recorder.pace.num_steps
         if not excerpt.start():
             self._recorder.note(f"no torch profile: {excerpt.reason}")
@@ -191,7 +205,7 @@ class Survey:
         assert excerpt is not None
         profile = excerpt.stop(self._recorder.pace.num_steps - self._excerpt_step)
         if profile is not None:
-            self._recorder.write(Told(profile=profile))
+            self._recorder.queue.write(Told(profile=profile))
         else:
             self._recorder.note(f"no torch profile: {excerpt.reason}")
 
@@ -202,18 +216,18 @@ class Survey:
         self._modes.clear()
         self._probe = Probe(_alive(self._modules.models))
         self._probe.start()
-        self._modules.on_call = self._catch_call
+        self._modules.observe_calls(self)
         return True
 
     def _stop_probe(self, is_whole: bool) -> None:
         probe, self._probe = self._probe, None
         assert probe is not None
-        self._modules.on_call = None
+        self._modules.observe_calls(None)
         anatomy = probe.stop(is_whole)
         if anatomy is not None:
             self._has_anatomy = True
             self._denormal_share = anatomy.denormal_share or 0.0
-            self._recorder.write(Told(anatomy=self._with_padding(anatomy)))
+            self._recorder.queue.write(Told(anatomy=self._with_padding(anatomy)))
         else:
             self._why_no_anatomy = probe.reason
 
@@ -230,7 +244,7 @@ class Survey:
     def _drop_probe(self) -> None:
         probe, self._probe = self._probe, None
         assert probe is not None
-        self._modules.on_call = None
+        self._modules.observe_calls(None)
         self._why_no_anatomy = "the observed step contained a validation"
         probe.drop(self._why_no_anatomy)
 
@@ -238,7 +252,7 @@ class Survey:
         """Whether a model was called both in training and in evaluation mode: then the step contained a validation."""
         return any(len(modes) == 2 for modes in self._modes.values())
 
-    def _catch_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def on_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Stores the arguments of the largest model that trains, for the rehearsals."""
         self._modes.setdefault(id(model), set()).add(model.training)
         size = sum(parameter.numel() for parameter in model.parameters()) if model.training else 0
@@ -250,13 +264,13 @@ class Survey:
 
         caught, self._caught = self._caught, None
         model = caught[1:] if caught is not None else None
-        self.on_quiet()
+        self._before_timing()
         self._recorder.is_muted = True
         try:
-            told = rehearse(model, _alive(self._optimizers.optimizers), self._denormal_share, self.rehearsal_s)
+            told = rehearse(model, _alive(self._optimizers.optimizers), self._denormal_share, self._rehearsal_s)
         finally:
             self._recorder.is_muted = False
-        self._recorder.write(Told(rehearsals=told[0]))
+        self._recorder.queue.write(Told(rehearsals=told[0]))
         for reason in told[1]:
             self._recorder.note(reason)
 

@@ -26,17 +26,17 @@ class Tokens:
 
     def at_step(self, now_ns: int) -> None:
         """Arranges that the next call of a model in training mode is inspected, if the interval has passed and no other
-        code uses `on_call`."""
+        code listens to calls."""
         is_over = len(self._kept) >= MOST_BATCHES or (self._num_looks >= _FIRST_LOOKS and not self._kept)
-        if is_over or now_ns - self._looked_ns < _INTERVAL_NS or self._modules.on_call is not None:
+        if is_over or now_ns - self._looked_ns < _INTERVAL_NS or self._modules.call_listener is not None:
             return
         self._looked_ns = now_ns
-        self._modules.on_call = self._note
+        self._modules.observe_calls(self)
 
-    def _note(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def on_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not model.training:
             return
-        self._modules.on_call = None
+        self._modules.observe_calls(None)
         self._num_looks += 1
         try:
             self._keep(model, args, kwargs)

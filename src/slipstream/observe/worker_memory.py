@@ -7,8 +7,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from slipstream.observe.recorder import Recorder
+from slipstream.observe.message_queue import MessageQueue
 from slipstream.records import Memory
+from slipstream.seams.host_clock import Clock
 
 _ROLLUP = Path("/proc/self/smaps_rollup")
 _FIRST_BATCHES = (1, 2)
@@ -17,8 +18,9 @@ _COSTS = 50  # minimum interval, as a multiple of the duration of a reading: at 
 
 
 class PrivateGauge:
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, queue: MessageQueue, clock: Clock) -> None:
+        self._queue = queue
+        self._clock = clock
         self._num_batches = 0
         self._next_s = 0.0
         self._read_at = 0  # batches
@@ -41,7 +43,7 @@ class PrivateGauge:
             self._next_s = float("inf")
             return
         self._read_at = self._num_batches
-        self._recorder.remember(Memory(self._num_batches, self._recorder.clock.now_ns(), held, 0))
+        self._queue.add_memory(Memory(self._num_batches, self._clock.now_ns(), held, 0))
 
 
 def private_bytes() -> int | None:

@@ -34,7 +34,7 @@ def _unwritten(ident: str, technique: Technique, observation: Observation) -> li
     Without it, a technique that does not apply to the script would be left out without a message.
     """
     answer = technique.applies(observation)
-    if answer.is_yes or "already" in answer.reason:
+    if answer.is_yes or answer.is_already_so:
         return []
     return [Edit(ident, "by_hand", None, reason=f"there is nothing to write: {answer.reason}")]
 

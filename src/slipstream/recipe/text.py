@@ -12,9 +12,9 @@ import json
 import re
 import shlex
 
+from slipstream.numbers import in_binary, times
 from slipstream.recipe.script_digest import script_digest
 from slipstream.records import Choice, Session, Setting, Tuning, Verdict
-from slipstream.report.text.numbers import in_binary, times
 from slipstream.report.text.tune import worths
 from slipstream.version import VERSION
 

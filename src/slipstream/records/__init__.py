@@ -1,8 +1,8 @@
 """Frozen structs that every other package reads. They need no torch and contain no logic beyond properties."""
 
 from slipstream.records.anatomy import Anatomy, Attention, Misalignment, ModuleShare, Operator, TorchProfile
-from slipstream.records.comparison import Difference, Outcome, PhaseChange, SessionComparison
-from slipstream.records.environment import Environment, Gpu, GpuReading, Revision, TorchFacts
+from slipstream.records.comparison import BusySession, Difference, Outcome, PhaseChange, SessionComparison
+from slipstream.records.environment import Environment, Gpu, GpuReading, IdleGpu, Revision, TorchFacts
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.fitting import FitAttempt, Fitting, TrialOutcome
@@ -13,12 +13,15 @@ from slipstream.records.objects import LargeContainer, Loader, Model, Optimizer,
 from slipstream.records.race import (
     BlockTiming,
     Decision,
+    Failure,
+    FailureKind,
     Fingerprint,
     Numerics,
     Role,
     Sketch,
     Snapshot,
     Speed,
+    TechniqueNote,
     Tick,
     TrialRecord,
     TrialSpec,
@@ -45,6 +48,7 @@ __all__ = [
     "BlockKind",
     "BlockTiming",
     "Bound",
+    "BusySession",
     "Ceilings",
     "Choice",
     "Decision",
@@ -56,6 +60,8 @@ __all__ = [
     "Evaluation",
     "Event",
     "EventKind",
+    "Failure",
+    "FailureKind",
     "Fetch",
     "Finding",
     "Fingerprint",
@@ -65,6 +71,7 @@ __all__ = [
     "Gpu",
     "GpuReading",
     "Growth",
+    "IdleGpu",
     "IndexEntry",
     "Judgement",
     "LargeContainer",
@@ -109,6 +116,7 @@ __all__ = [
     "Stage",
     "Step",
     "Summary",
+    "TechniqueNote",
     "TensorFacts",
     "Tick",
     "Told",

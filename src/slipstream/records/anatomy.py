@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from slipstream.records.site import Site
 
@@ -12,14 +13,18 @@ OperatorClass = Literal["contraction", "normalisation", "elementwise", "other"]
 
 
 class Operator(msgspec.Struct, frozen=True):
-    name: str  # aten::addmm
-    operator_class: OperatorClass
-    count: int
-    self_cpu_ms: float
-    total_cpu_ms: float
-    self_device_ms: float = 0.0
-    total_device_ms: float = 0.0
-    flops: int = 0
+    """The descriptions are shown in docs/json.md."""
+
+    name: Annotated[str, Meta(description="as torch names it")]  # aten::addmm
+    operator_class: Annotated[
+        OperatorClass, Meta(description="`contraction`, `normalisation`, `elementwise` or `other`")
+    ]
+    count: Annotated[int, Meta(description="calls in the observed step")]
+    self_cpu_ms: Annotated[float, Meta(description="without the operators it calls")]
+    total_cpu_ms: Annotated[float, Meta(description="with them")]
+    self_device_ms: Annotated[float, Meta(description="0 on the CPU")] = 0.0
+    total_device_ms: Annotated[float, Meta(description="0 on the CPU")] = 0.0
+    flops: Annotated[int, Meta(description="if they can be counted")] = 0
 
 
 class ModuleShare(msgspec.Struct, frozen=True):

@@ -27,6 +27,15 @@ class PhaseChange(msgspec.Struct, frozen=True):
         return self.low_ms > 0 or self.high_ms < 0
 
 
+class BusySession(msgspec.Struct, frozen=True):
+    """Other programs used the cores during one of the sessions."""
+
+    session: str  # its name in the comparison
+    when: Literal["during", "at_start"]  # at_start: it is only known that the machine was busy when the session began
+    load: float  # when the session began
+    num_cores: float
+
+
 class SessionComparison(msgspec.Struct, frozen=True):
     """Ratios are the step time before divided by the step time after: more than 1 is faster."""
 
@@ -42,3 +51,4 @@ class SessionComparison(msgspec.Struct, frozen=True):
     phases: list[PhaseChange] = []
     is_same_machine: bool = True
     notes: list[str] = []
+    busy: list[BusySession] = []

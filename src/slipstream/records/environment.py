@@ -3,6 +3,8 @@ began."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from slipstream.records.site import Site
@@ -44,6 +46,14 @@ class TorchFacts(msgspec.Struct, frozen=True):
     flush_denormal: bool | None = None
     autocast_seen: bool = False  # the script enters autocast itself
     threads_site: Site | None = None  # the user's line that calls torch.set_num_threads
+
+
+class IdleGpu(msgspec.Struct, frozen=True):
+    """A GPU that the script does not use."""
+
+    name: str
+    # cpu_build: torch was built for the CPU only. invisible: torch cannot see the GPU. unused: the model is on the CPU.
+    cause: Literal["cpu_build", "invisible", "unused"]
 
 
 class Environment(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from slipstream.records.race import Speed
+from slipstream.records.race import Speed, TechniqueNote
 from slipstream.records.recipe import Recipe
 
 # ran: several steps, including the first step of the optimizer. ran_out: out of memory. ended: the script ended before.
@@ -26,7 +26,8 @@ class FitAttempt(msgspec.Struct, frozen=True):
     step_ms: float | None = None
     samples_per_s: float | None = None
     rate: Speed | None = None  # samples per second relative to the unchanged script without a limit
-    changes: list[str] = []  # what its techniques changed
+    changes: list[TechniqueNote] = []  # what its techniques changed
+    declined: list[TechniqueNote] = []  # what they could not do
 
 
 class Fitting(msgspec.Struct, frozen=True, rename={"attempts": "trials"}):

@@ -15,6 +15,9 @@ from slipstream.records.recipe import Choice, Edit, NumericsClass, Recipe, Setti
 # fit: a trial whose memory is measured, possibly under a limit; slipstream does nothing in it that needs memory.
 Role = Literal["base", "twin", "candidate", "proof", "rounding", "coarse", "seed", "fit"]
 Decision = Literal["kept", "rejected", "unsure", "failed", "not_applicable"]
+# failed: raised, crashed, hung or could not start. too_slow: ended in its warm-up, because its steps took several times
+# as long as the base's. ended: the script came to its end too early.
+FailureKind = Literal["failed", "too_slow", "ended"]
 FARTHEST = 100.0  # times as fast, or as slow: the value of a bound of an interval as long as there is no evidence
 Tick = Literal["optimizer", "backward", "forward", "input"]  # the event that trials count as a step
 
@@ -25,6 +28,28 @@ class TrialSpec(msgspec.Struct, frozen=True):
     ident: int
     role: Role
     recipe: Recipe = Recipe()
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a trial cannot continue."""
+
+    detail: str  # in one line
+    kind: FailureKind = "failed"
+    num_steps: int | None = None  # ended: the steps that the script ran, if they were counted
+    signal: str = ""  # the signal that ended the process: "SIGKILL"
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+class TechniqueNote(msgspec.Struct, frozen=True):
+    """What one technique of a recipe changed, or why it declined."""
+
+    technique: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.technique}: {self.text}"
 
 
 class BlockTiming(msgspec.Struct, frozen=True, rename={"trial": "rider"}):
@@ -41,7 +66,7 @@ class BlockTiming(msgspec.Struct, frozen=True, rename={"trial": "rider"}):
     epoch_start_s: float = 0.0  # the time that one start of an epoch takes in this trial
     is_disturbed: bool = False  # something was recompiled: the block does not count
     is_last: bool = False  # the script has ended
-    failure: str = ""  # why the trial has failed, in one line; "": it has not
+    failure: Failure | None = None
 
     @property
     def step_s(self) -> float:
@@ -84,10 +109,12 @@ class TrialRecord(msgspec.Struct, frozen=True, rename={"spec": "entrant", "timin
     device_peak_bytes: int = 0
     start_bytes: int = 0  # fit: in use when the training began, counted as a limit counts
     held_bytes: int = 0  # fit: maximum in use, counted as a limit counts; 0: the trial did not get that far
-    changes: list[str] = []  # what its techniques changed, one sentence each
-    declined: list[str] = []  # what they could not do
+    changes: list[TechniqueNote] = []  # what its techniques changed
+    declined: list[TechniqueNote] = []  # what they could not do
+    complaints: list[str] = []  # faults of slipstream itself, each of which switched off a seam
     edits: list[Edit] = []
-    failure: str = ""
+    failure: Failure | None = None
+    limit_fault: str = ""  # fit: why the memory limit could not be enforced
     num_launches: int = 1  # more: the trials did not fit in memory together and took turns by being started again
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from slipstream.records.anatomy import Anatomy, TorchProfile
-from slipstream.records.environment import Environment, Revision
+from slipstream.records.environment import Environment, IdleGpu, Revision
 from slipstream.records.event import Event
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.fitting import Fitting
@@ -20,14 +21,20 @@ from slipstream.records.speedtest import SpeedTest
 from slipstream.records.stack import StackCount
 from slipstream.records.step import Block, Evaluation, Fetch, Step
 
-SCHEMA = 1
+# Increased when the meaning or the type of a saved field changes. The package `store` upgrades older files.
+SCHEMA = 2
 
 
 class Ending(msgspec.Struct, frozen=True):
-    reason: Literal["stopped", "finished", "raised", "interrupted", "killed"]
-    exit_code: int
-    seconds: float
-    message: str = ""
+    """How the script ended. The descriptions are shown in docs/json.md."""
+
+    reason: Annotated[
+        Literal["stopped", "finished", "raised", "interrupted", "killed"],
+        Meta(description="`stopped` by slipstream, `finished`, `raised`, `interrupted` or `killed`"),
+    ]
+    exit_code: Annotated[int, Meta(description="of the script; 0 when slipstream stopped it")]
+    seconds: Annotated[float, Meta(description="from start to end")]
+    message: Annotated[str, Meta(description="of the script's exception, if it raised")] = ""
 
 
 class Memory(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -124,7 +131,12 @@ class Session(msgspec.Struct, frozen=True):
     footprints: list[Footprint] = []  # of `memory`: the script's own batch size first, then smaller ones
     summary: Summary | None = None
     findings: list[Finding] = []
-    notes: list[str] = []  # sentences about what could not be observed or was disabled
+    notes: list[str] = []  # sentences of the trials about what could not be observed or was disabled
+    # Sentences that the diagnosis adds. Each diagnosis makes them anew. None: `notes` contains those of the diagnosis
+    # too, because the session was saved by an older version.
+    diagnosis_notes: list[str] | None = []
+    idle_gpu: IdleGpu | None = None
+    no_overlay: str = ""  # why trials ran without a throw-away file system; "": all had one
     tuning: Tuning | None = None  # of `tune`
     fitting: Fitting | None = None  # of `tune` with --fit or --memory-limit
     passed_through: list[str] = []  # caches shared with other programs: the script's writes there are permanent

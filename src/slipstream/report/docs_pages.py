@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -74,6 +74,8 @@ def _type_name(hint: Any) -> str:
         return f"object of {_type_name(arguments[1])}s" if not get_args(arguments[1]) else "object"
     if origin in (Union, UnionType):
         return " or ".join(_type_name(argument) for argument in arguments)
+    if origin is Literal:
+        return "string"
     return {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}.get(hint, "object")
 
 

@@ -8,12 +8,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from slipstream.numbers import plural
 from slipstream.records import Environment, Fitting, Session
 from slipstream.report.text.check import script_of
 from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, fit_rows, remarks
 from slipstream.report.text.fit import sentence as fit_sentence
-from slipstream.report.text.numbers import plural
-from slipstream.report.text.tune import HEADINGS, caveats, costs, gain, not_applicable, reasons, table_rows, worths
+from slipstream.report.text.tune import (
+    HEADINGS,
+    caveats,
+    costs,
+    gain,
+    not_applicable,
+    not_raced,
+    reasons,
+    table_rows,
+    worths,
+)
 
 _ALIGN = "lrrrrlll"
 
@@ -40,13 +50,13 @@ def _lines(session: Session) -> Iterator[str]:
     yield "|" + "|".join("---:" if _ALIGN[index] == "r" else "---" for index in columns) + "|"
     for row in rows:
         yield _row(_plain(row[index]) for index in columns)
-    listed = [*worths(tuning), *costs(tuning), *reasons(tuning)]
+    listed = [*worths(tuning), *costs(tuning), *reasons(tuning), *not_raced(tuning)]
     if listed:
         yield ""
     for name, sentence in listed:
         yield f"- `{name}`: {_plain(sentence)}"
     if folded := not_applicable(tuning):
-        yield f"\nNot applicable: {_plain('; '.join(folded))}."
+        yield f"\nNot applicable: {_plain('; '.join(f'{names}: {reason}' for names, reason in folded))}."
     yield f"\n<sub>{_plain(_basis(session))}</sub>"
 
 
@@ -56,7 +66,7 @@ def _fitting_lines(session: Session, fitting: Fitting) -> Iterator[str]:
     yield _row(iter(FIT_HEADINGS))
     yield "|" + "|".join("---:" if side == "r" else "---" for side in FIT_ALIGN) + "|"
     for row in fit_rows(fitting):
-        yield _row(_plain(cell) for cell in row)
+        yield _row(_plain(cell) for cell in row.cells)
     for each in remarks(fitting):
         yield f"\n{_plain(each)}"
     yield f"\n<sub>{_plain('; '.join([f'slipstream tune {script_of(session)}', *_machine(session.environment)]))}</sub>"

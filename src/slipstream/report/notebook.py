@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Final
 
+from slipstream.numbers import as_count, as_gain, in_ms, in_percent
 from slipstream.records import Finding, Session, Summary
 from slipstream.report.terminal.step import known_ceilings
 from slipstream.report.text.check import ending, script_of, training_time, verdict, warning, watched
-from slipstream.report.text.numbers import as_count, as_gain, in_ms, in_percent, where
+from slipstream.report.text.locations import where
+from slipstream.report.text.notes import all_notes
 from slipstream.report.text.tune import (
     HEADINGS,
     Row,
@@ -23,6 +25,7 @@ from slipstream.report.text.tune import (
     costs,
     gain,
     not_applicable,
+    not_raced,
     raced,
     reasons,
     table_rows,
@@ -54,7 +57,7 @@ def to_html(session: Session) -> str:
         parts.append(f'<div class="verdict">{escape(sentence)}</div>')
     if session.summary is not None and session.summary.num_steps > 0:
         parts += [_step(session.summary), _rate(session, session.summary), _findings(session)]
-    parts += [f'<div class="dim">{escape(note)}</div>' for note in session.notes]
+    parts += [f'<div class="dim">{escape(note)}</div>' for note in all_notes(session)]
     return f'<div class="slipstream">{"".join(parts)}</div>'
 
 
@@ -140,9 +143,12 @@ def tuning_to_html(session: Session) -> str:
         f'<div class="verdict">{escape(gain(session))}</div>',
         *(f"<div>{escape(sentence)}</div>" for sentence in caveats(session)),
         f"<table><tr>{heads}</tr>{''.join(_row(row, columns) for row in rows)}</table>",
-        *_listed([*worths(tuning), *costs(tuning), *reasons(tuning)]),
-        *(f'<div class="dim">not applicable: {escape(line)}</div>' for line in not_applicable(tuning)),
-        *(f'<div class="dim">{escape(note)}</div>' for note in session.notes),
+        *_listed([*worths(tuning), *costs(tuning), *reasons(tuning), *not_raced(tuning)]),
+        *(
+            f'<div class="dim">not applicable: {escape(names)}: {escape(reason)}</div>'
+            for names, reason in not_applicable(tuning)
+        ),
+        *(f'<div class="dim">{escape(note)}</div>' for note in all_notes(session)),
     ]
     return f'<div class="slipstream">{"".join(parts)}</div>'
 

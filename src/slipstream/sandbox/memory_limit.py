@@ -13,8 +13,6 @@ from typing import Any
 import msgspec
 import torch
 
-from slipstream.sandbox.oom_messages import UNHELD
-
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python has this name since 3.12
 
 
@@ -31,6 +29,10 @@ class Mapped(msgspec.Struct, frozen=True):
         return self.now - self.data
 
 
+class _UnenforceableError(Exception):
+    """The system or torch cannot enforce a limit. The message is the reason."""
+
+
 class Limit:
     """A memory limit. Call `begin` before the first forward pass, `level` after the warm-up, and `weigh` whenever the
     script is paused."""
@@ -42,16 +44,20 @@ class Limit:
         self._level: Mapped | None = None
         self._fillers: list[mmap.mmap] = []
         self.start_bytes = 0
+        self.fault = ""  # why the limit could not be enforced
 
     def begin(self, module: torch.nn.Module) -> None:
         if self._device is not None:
             return
         self._device = next(module.parameters()).device
         self.start_bytes = self._now_bytes()
-        if self._limit_bytes and self._device.type == "cpu":
-            self._lower()
-        elif self._limit_bytes:
-            _hold_device(self._device, self._limit_bytes)
+        try:
+            if self._limit_bytes and self._device.type == "cpu":
+                self._lower()
+            elif self._limit_bytes:
+                _hold_device(self._device, self._limit_bytes)
+        except _UnenforceableError as error:
+            self.fault = str(error)
 
     def lift(self) -> None:
         """Removes the system's limit, in child processes of the script and at the end."""
@@ -90,7 +96,7 @@ class Limit:
 
     def _lower(self) -> None:
         if sys.platform != "linux":
-            raise RuntimeError(f"only Linux holds a process {UNHELD}")
+            raise _UnenforceableError("only Linux holds a process to a limit of memory")
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
@@ -104,7 +110,7 @@ def _hold_device(device: torch.device, limit_bytes: int) -> None:
     """Limits torch's allocator on the device. This has not been tested on a GPU yet."""
     module: Any = torch.get_device_module(device)
     if not hasattr(module, "set_per_process_memory_fraction") or not hasattr(module, "mem_get_info"):
-        raise RuntimeError(f"torch cannot hold {device.type} {UNHELD}")
+        raise _UnenforceableError(f"torch cannot hold {device.type} to a limit of memory")
     total = int(module.mem_get_info(device)[1])
     module.set_per_process_memory_fraction(min(1.0, limit_bytes / total), device)
 

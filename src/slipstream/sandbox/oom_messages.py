@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final
 
-UNHELD: Final = "to a limit of memory"  # the end of the message that a limit could not be enforced
 _SIGNS: Final = ("OutOfMemoryError", "MemoryError", "DefaultCPUAllocator", "out of memory")
 # Messages of libraries that get no memory. oneDNN uses them for other failures too.
 _HINTS: Final = (
@@ -15,10 +14,8 @@ _HINTS: Final = (
     *("could not create a primitive", "could not create a memory"),
 )
 # How code that does not check its allocations fails in a process with a limit
-_CRASHES: Final = (
-    *("Thread creation failed", "can't start new thread"),
-    *("ended by SIGKILL", "ended by SIGSEGV", "ended by SIGABRT", "ended by SIGBUS"),
-)
+_CRASHES: Final = (*("Thread creation failed", "can't start new thread"),)
+CRASH_SIGNALS: Final = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS")  # that end a process which has no memory left
 
 
 def tells_shortage(message: str, is_held: bool = False) -> bool:

@@ -21,20 +21,14 @@ _PREFIX = "slipstream-check-"
 class Workspaces:
     """Makes the workspaces of one command's trials, with an overlay if the system allows it."""
 
-    def __init__(self, script: Sequence[str], use_overlay: bool, notes: list[str]) -> None:
-        """A sentence for the user is added to `notes` if trials have no overlay."""
-        self._cwd, self._script, self._notes = Path.cwd(), script, notes
+    def __init__(self, script: Sequence[str], use_overlay: bool) -> None:
+        self._cwd, self._script = Path.cwd(), script
         self._parent, self._own_user, reason = overlay.probe() if use_overlay else (None, False, "--no-overlay")
-        if self._parent is None:
-            self.go_uncovered(reason)
+        self.no_overlay = reason if self._parent is None else ""  # why trials have no overlay
 
     def go_uncovered(self, reason: str) -> None:
         """The trials from now on have no overlay."""
-        self._parent = None
-        self._notes.append(
-            f"No throw-away file system ({reason}): checkpoints and logs of known libraries were redirected and"
-            " deleted; other files that the script wrote are real."
-        )
+        self._parent, self.no_overlay = None, reason
 
     def make(self, over: Mapping[str, bytes] | None = None) -> Workspace:
         """The caller removes the workspace. `over` gives files another content for this trial. Raises OSError if there

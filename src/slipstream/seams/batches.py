@@ -3,41 +3,27 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from slipstream.records import TensorFacts
+from slipstream.seams.nested import walk_tensors
 
 _Tensor = torch.Tensor  # looked up once, because count_samples is called at every step
-_MAX_DEPTH = 6
 _MAX_TENSORS = 32
-
-
-def walk_tensors(batch: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields every tensor in nested mappings, sequences and plain objects, with its path."""
-    if isinstance(batch, torch.Tensor):
-        yield path, batch
-    elif depth < _MAX_DEPTH:
-        if isinstance(batch, Mapping):
-            for key, value in batch.items():
-                yield from walk_tensors(value, f"{path}[{key!r}]", depth + 1)
-        elif isinstance(batch, (list, tuple)):
-            for position, value in enumerate(batch[:_MAX_TENSORS]):
-                yield from walk_tensors(value, f"{path}[{position}]", depth + 1)
-        elif hasattr(batch, "__dict__") and not isinstance(batch, (type, torch.nn.Module)):
-            for key, value in list(vars(batch).items())[:_MAX_TENSORS]:
-                yield from walk_tensors(value, f"{path}.{key}", depth + 1)
 
 
 def count_samples(batch: Any) -> int:
     """Returns the number of samples in a batch: the leading dimension of the first tensor that has one, else the length
     of the first list. Returns 0 if the number is not known. Batches of graphs report their own number (`num_graphs`),
     because the leading dimension of their tensors is the number of nodes or of edges, or two."""
-    if (type(batch) is list or type(batch) is tuple) and batch:
-        first = batch[0]
-        if type(first) is _Tensor and (shape := first.shape):  # by far the most common batch
+    kind = type(batch)
+    if (kind is list or kind is tuple or kind is dict) and batch:  # by far the most common batches
+        first = next(iter(batch.values())) if kind is dict else batch[0]
+        if type(first) is _Tensor and (shape := first.shape):
             return int(shape[0])
     if isinstance(batch, _Tensor):
         return int(batch.shape[0]) if batch.dim() else 1
@@ -88,14 +74,12 @@ def could_be_bytes(tensor: torch.Tensor) -> bool:
 def copy_batch(batch: Any) -> Any:
     """Returns a batch of the same structure that shares no memory with the original. Copies of pinned tensors are
     pinned. The copy is detached from the autograd graph, which the script may already have freed."""
-    if isinstance(batch, torch.Tensor):
-        if batch.is_pinned():
-            return torch.empty_like(batch, pin_memory=True).copy_(batch)
-        return batch.detach().clone().requires_grad_(batch.requires_grad)
-    if type(batch) is dict:
-        return {key: copy_batch(value) for key, value in batch.items()}
-    if type(batch) is list:
-        return [copy_batch(value) for value in batch]
-    if type(batch) is tuple:
-        return tuple(copy_batch(value) for value in batch)
-    return copy.deepcopy(batch)
+    return tree_map(_copy_leaf, batch, is_leaf=lambda part: type(part) not in (dict, list, tuple))
+
+
+def _copy_leaf(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return copy.deepcopy(leaf)
+    if leaf.is_pinned():
+        return torch.empty_like(leaf, pin_memory=True).copy_(leaf)
+    return leaf.detach().clone().requires_grad_(leaf.requires_grad)

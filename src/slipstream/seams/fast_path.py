@@ -18,8 +18,16 @@ from slipstream.seams.patching import Passage, Patches
 Hook = Callable[[Any, Any, Any], None]
 
 
-class CallObserver(Protocol):
-    on_call: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None
+class CallListener(Protocol):
+    def on_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Is called after a call of an outermost module, with the module and the arguments."""
+        ...
+
+
+class ObservedCalls(Protocol):
+    """Calls that may have a listener. Then they do not take the fast path."""
+
+    call_listener: CallListener | None
 
 
 def shorten_next(passage: Passage, patches: Patches, listener: Listener) -> Callable[[Any], Any]:
@@ -70,7 +78,7 @@ def shorten_call(
     passage: Passage,
     patches: Patches,
     listener: Listener,
-    observer: CallObserver,
+    observed: ObservedCalls,
     reference: Any,
     inner: Any,
     ident: int,
@@ -88,7 +96,7 @@ def shorten_call(
         if (
             get_ident() != shortcut.thread
             or shortcut.phase != "other"
-            or observer.on_call is not None
+            or observed.call_listener is not None
             or not listener.counts_samples
             or not module.training
         ):

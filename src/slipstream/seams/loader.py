@@ -26,15 +26,32 @@ from slipstream.seams.patching import Patches, Substitute
 from slipstream.seams.rng_use import RngUse
 from slipstream.seams.user_code import current_site, is_called_directly, site_of_code
 
-# Called before every real batch. If it returns a Substitute, the script gets that instead. It may raise StopIteration.
-Supply = Callable[[Any, int], Substitute | None]
 _HUGE = 10**9  # some samplers report such a length although they have no end
 
 
+class LoaderListener(Protocol):
+    """Is notified of loaders and iterators, and may replace batches."""
+
+    def on_new_loader(self) -> None: ...
+
+    def on_iterator(self, iterator: Any) -> None:
+        """Is called when an iterator was created, or the same one was reset."""
+        ...
+
+    def before_workers(self) -> None:
+        """Is called before worker processes are started."""
+        ...
+
+    def supply(self, iterator: Any, loader: int) -> Substitute | None:
+        """Is called before every real batch. If it returns a Substitute, the script gets that instead. It may raise
+        StopIteration."""
+        ...
+
+
 class LoaderSeam:
-    def __init__(self, listener: Listener, supply: Supply | None = None) -> None:
+    def __init__(self, listener: Listener, loader_listener: LoaderListener) -> None:
         self._listener = listener
-        self._supply = supply
+        self._loader_listener = loader_listener
         self._looks_for_bytes = False
         self._counter = itertools.count()
         self._sites: weakref.WeakKeyDictionary[Any, Site | None] = weakref.WeakKeyDictionary()
@@ -49,9 +66,6 @@ class LoaderSeam:
         self.collate_codes: dict[int, CodeType] = {}  # functions that build batches, by identity, for the stack sampler
         self.current = -1  # the loader that was iterated last; forked workers inherit it
         self.framework_site: Site | None = None  # the user's line that configures how a framework builds loaders
-        self.on_new_loader: Callable[[], None] = lambda: None
-        self.on_iterator: Callable[[Any], None] = lambda iterator: None  # created, or the same one reset
-        self.on_workers: Callable[[], None] = lambda: None  # worker processes are about to be started
 
     def install(self, patches: Patches) -> None:
         self._watch = patches.guard("loader.drawing", self._watch_draws)
@@ -87,14 +101,14 @@ class LoaderSeam:
         loader = args[0]
         self.current = self._meet(loader)
         if loader.num_workers:
-            self.on_workers()
+            self._loader_listener.before_workers()
         return None if self._listener.phase == "input" else self._listener.enter("input")
 
     def _after_iter(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         ident = self._idents[args[0]]
         self._idents[result] = ident
         self._shortcut.input = (id(result), ident, self._num_bytes.get(ident, -1))
-        self.on_iterator(result)
+        self._loader_listener.on_iterator(result)
         self._listener.leave(token, "iterator", ident)
 
     def _before_next(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -102,10 +116,9 @@ class LoaderSeam:
         if listener.phase == "input":  # a loader inside a loader: the script iterates over the outer one
             return None
         listener.pulse()
-        if self._supply is not None:
-            substitute = self._supply(args[0], self._ident_of(args[0]))
-            if substitute is not None:
-                return substitute
+        substitute = self._loader_listener.supply(args[0], self._ident_of(args[0]))
+        if substitute is not None:
+            return substitute
         self._drawing = -1
         self._watch(args[0])
         return listener.enter("input")
@@ -179,7 +192,7 @@ class LoaderSeam:
             self._listener.meet(facts)
             if (code := code_of(loader.collate_fn)) is not None:
                 self.collate_codes[id(code)] = code
-            self.on_new_loader()
+            self._loader_listener.on_new_loader()
         return ident
 
     def _site(self, loader: Any) -> Site | None:
@@ -275,9 +288,9 @@ def _framework(loader: Any, site: Site | None) -> str:
 class WorkerSeam:
     """Times the building of batches in a loader's worker. In the main process the input event covers it."""
 
-    def __init__(self, listener: FetchListener, worker_listener: WorkerListener) -> None:
-        self._listener = listener
+    def __init__(self, worker_listener: WorkerListener) -> None:
         self._worker_listener = worker_listener
+        self._listener: FetchListener  # in a worker
 
     def install(self, patches: Patches) -> None:
         self._patches = patches
@@ -288,7 +301,7 @@ class WorkerSeam:
         patches.around(worker, "_worker_loop", "loader.worker", self._before_worker, self._after_worker)
 
     def _before_worker(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._worker_listener.become_worker(args[10] if len(args) > 10 else -1)
+        self._listener = self._worker_listener.become_worker(args[10] if len(args) > 10 else -1)
         for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             self._patches.around(fetcher, "fetch", "loader.fetch", self._before, self._after)
 
@@ -324,6 +337,8 @@ class FetchListener(Protocol):
 class WorkerListener(Protocol):
     """Is notified when this process turns out to be a loader's worker."""
 
-    def become_worker(self, worker: int) -> None: ...
+    def become_worker(self, worker: int) -> FetchListener:
+        """Returns the listener to the batches that this worker builds."""
+        ...
 
     def retire_worker(self) -> None: ...

@@ -20,7 +20,7 @@ from slipstream.records import Model
 from slipstream.seams import call_slot
 from slipstream.seams.batches import count_samples, describe_tensors
 from slipstream.seams.data_threads import is_beside
-from slipstream.seams.fast_path import codes, shorten_call
+from slipstream.seams.fast_path import CallListener, codes, shorten_call
 from slipstream.seams.listener import Listener, Token
 from slipstream.seams.outermost import is_being_built
 from slipstream.seams.patching import Patches
@@ -46,7 +46,7 @@ class ModuleSeam:
         # Outermost modules that were found since the last compile
         self._found: MutableMapping[torch.nn.Module, None] = WeakIdKeyDictionary()
         self.is_pulse = True  # without optimizer steps, the script is stopped at module calls
-        self.on_call: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None
+        self.call_listener: CallListener | None = None
         self.models: list[weakref.ref[torch.nn.Module]] = []
 
     def install(self, patches: Patches) -> None:
@@ -59,6 +59,10 @@ class ModuleSeam:
         patches.around(torch.nn.Module, "compile", "compile.module", *callbacks)
         patches.on_close(self._leave)
         self.search()
+
+    def observe_calls(self, listener: CallListener | None) -> None:
+        """Passes every call of an outermost module to this listener from now on, and to no other. None: to nobody."""
+        self.call_listener = listener
 
     def search(self) -> None:
         """Starts to observe every outermost call."""
@@ -160,8 +164,8 @@ class ModuleSeam:
     ) -> None:
         if token is None:
             return
-        if self.on_call is not None:
-            self.on_call(module, args, kwargs)
+        if self.call_listener is not None:
+            self.call_listener.on_call(module, args, kwargs)
         listener = self._listener
         samples = 0 if listener.counts_samples else count_samples(args if args else kwargs)
         grad = torch.is_grad_enabled()

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from slipstream.seams.batches import walk_tensors
+from slipstream.seams.nested import walk_tensors
 
 
 def copy_module(module: torch.nn.Module) -> torch.nn.Module:

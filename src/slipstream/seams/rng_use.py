@@ -4,13 +4,10 @@ attributes is not seen."""
 
 from __future__ import annotations
 
-import pickle
-import random
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-import torch
+from slipstream.seams.rng_state import RngState, default_generators, is_generator
 
 _NUM_BATCHES = 3  # per process; code that draws at all is very likely to draw within three batches
 _MAX_DEPTH = 3
@@ -21,8 +18,8 @@ class RngUse:
     """Watches the generators of one dataset, in the process that builds its batches."""
 
     def __init__(self, dataset: Any) -> None:
-        self._generators = [*_known(), *_kept_on(dataset)]
-        self._states: list[Any] = []
+        self._generators = [*default_generators(), *_kept_on(dataset)]
+        self._before: RngState | None = None
         self._left = _NUM_BATCHES
         self.has_drawn = False
 
@@ -31,37 +28,26 @@ class RngUse:
         return self._left == 0
 
     def begin(self) -> None:
-        self._states = [_state(generator) for generator in self._generators]
+        self._before = RngState(self._generators)
 
     def end(self) -> bool:
         """Whether the state of a generator has changed since `begin`."""
-        has_moved = self._states != [_state(generator) for generator in self._generators]
+        has_moved = self._before is not None and self._before.has_moved()
         self.has_drawn |= has_moved
         self._left -= 1
         if self.is_over:  # drop the references to the script's generators
-            self._generators, self._states = [], []
+            self._generators, self._before = [], None
         return has_moved
-
-
-def _known() -> Iterator[Any]:
-    yield torch.default_generator
-    yield random.getstate.__self__  # type: ignore[attr-defined]  # the generator behind the functions of the module
-    numpy: Any = sys.modules.get("numpy.random")
-    if numpy is not None:
-        yield numpy.mtrand._rand
 
 
 def _kept_on(dataset: Any) -> Iterator[Any]:
     """Yields the generators among the attributes of the dataset, of its transforms and inner datasets, and of the
     elements of their lists."""
-    numpy: Any = sys.modules.get("numpy.random")
-    kinds: tuple[Any, ...] = (torch.Generator, random.Random)
-    kinds += (numpy.Generator, numpy.RandomState) if numpy is not None else ()
     level, seen = [dataset], 0
     for _ in range(_MAX_DEPTH):
         level = [value for thing in level for value in _parts(thing)][: _MAX_INSPECTED - seen]
         seen += len(level)
-        yield from (value for value in level if isinstance(value, kinds))
+        yield from (value for value in level if is_generator(value))
 
 
 def _parts(thing: Any) -> list[Any]:
@@ -69,14 +55,3 @@ def _parts(thing: Any) -> list[Any]:
         return list(thing[:_MAX_INSPECTED])
     attributes = getattr(thing, "__dict__", None)
     return list(attributes.values()) if type(attributes) is dict else []
-
-
-def _state(generator: Any) -> Any:
-    """Returns the state as a value that can be compared with ==."""
-    if isinstance(generator, torch.Generator):
-        return generator.get_state().numpy().tobytes()
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if hasattr(generator, "bit_generator"):
-        return pickle.dumps(generator.bit_generator.state)
-    return pickle.dumps(generator.get_state())

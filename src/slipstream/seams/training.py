@@ -42,15 +42,16 @@ class BackwardSeam:
 class OptimizerSeam:
     """Every optimizer's step, including steps with a closure, through torch's own global hooks."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, on_new_optimizer: Callable[[], None] = lambda: None) -> None:
+        """`on_new_optimizer` is called at the first step of each optimizer."""
         self._listener = listener
+        self._on_new_optimizer = on_new_optimizer
         self._counter = itertools.count()
         self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._sites: weakref.WeakKeyDictionary[Any, Site | None] = weakref.WeakKeyDictionary()
         self._open: dict[int, Token | None] = {}
         self._shortcut = listener.shortcut
         self.optimizers: list[weakref.ref[Any]] = []
-        self.on_new_optimizer: Callable[[], None] = lambda: None
 
     def install(self, patches: Patches) -> None:
         patches.around(torch.optim.Optimizer, "__init__", "optimizer.init", self._before_init, self._after_init)
@@ -97,7 +98,7 @@ class OptimizerSeam:
             site = self._sites[optimizer] if optimizer in self._sites else current_site()
             self._listener.meet(read_optimizer(optimizer, ident, site))
             self.optimizers.append(weakref.ref(optimizer))
-            self.on_new_optimizer()
+            self._on_new_optimizer()
         self._shortcut.optimizer = (id(optimizer), ident)
         return ident
 

@@ -14,6 +14,7 @@ import psutil
 from slipstream.launch.target import file_stem
 from slipstream.records import SCHEMA, Session, SpeedTest
 from slipstream.store.index import LIMIT_BYTES, SUFFIX, remember
+from slipstream.store.older_sessions import decode_session
 from slipstream.store.safe_files import is_regular_file, open_directory, publish_file, read_file, write_file
 
 FOLDER = ".slipstream"
@@ -80,7 +81,7 @@ def load_session(path: Path) -> Session:
     except OSError as error:
         raise StorageError(f"The session {str(path)!r} cannot be read: {error.strerror}.") from None
     try:
-        return msgspec.msgpack.decode(data, type=Session)
+        return decode_session(data)
     except msgspec.MsgspecError as error:
         raise StorageError(
             f"{str(path)!r} is not a session that this version reads (it reads schema {SCHEMA}): {error}."

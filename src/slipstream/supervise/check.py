@@ -23,7 +23,7 @@ import msgspec
 from slipstream.launch.target import protected_folders
 from slipstream.machine.environment import read_environment
 from slipstream.machine.git import read_revision
-from slipstream.machine.gpu import GpuSampler, gpu_present_but_unused
+from slipstream.machine.gpu import GpuSampler, find_idle_gpu
 from slipstream.observe.assemble import assemble
 from slipstream.records import Ended, Ending, Message, Progress, Seen, Session, TorchProfile
 from slipstream.sandbox import downloads, overlay
@@ -32,7 +32,7 @@ from slipstream.store.sessions import known_speedtest
 from slipstream.supervise.process_tree import no_leftovers
 from slipstream.supervise.pty_relay import PtyRelay
 from slipstream.supervise.signals import Interrupts, ended_by_signals, unbroken
-from slipstream.supervise.trial_process import LateError, TrialProcess, UncoveredError, signal_words
+from slipstream.supervise.trial_process import LateError, TrialProcess, UncoveredError, signal_name
 from slipstream.trial.lifecycle import TrialSettings
 
 PROFILE = "torch-profile.json"
@@ -104,14 +104,15 @@ def supervise(options: CheckOptions, line: ProgressLine | None = None) -> Sessio
         ending=run.ending,
     )
     environment = msgspec.structs.replace(session.environment, readings=run.gpus.stop())
-    idle = gpu_present_but_unused(environment, environment.torch) if environment.torch is not None else ""
     return msgspec.structs.replace(
         session,
         environment=environment,
         revision=revision,
         torch_profile=_placed(session.torch_profile, options.profile),
         speedtest=known_speedtest(cwd),
-        notes=[*([idle] if idle else []), *session.notes, *run.notes],
+        notes=[*session.notes, *run.notes],
+        idle_gpu=find_idle_gpu(environment, environment.torch) if environment.torch is not None else None,
+        no_overlay=run.no_overlay,
         passed_through=run.passed_through,
         written=shorten(list(dict.fromkeys([*session.written, *run.written])), cwd),
     )
@@ -130,6 +131,7 @@ class _CheckRun:
         self.gpus = GpuSampler()
         self.messages: list[tuple[int, Message]] = []
         self.notes: list[str] = []
+        self.no_overlay = ""  # why there is no overlay
         self.written: list[str] = []
         self.passed_through: list[str] = []
         self.ending = Ending("killed", 1, 0.0)
@@ -159,14 +161,13 @@ def _is_step(message: Message) -> bool:
 
 def _run_with_overlay(options: CheckOptions, line: ProgressLine | None, cwd: Path) -> _CheckRun:
     """Runs the script under an overlay, or without one if an overlay is not possible or cannot be created."""
-    notes: list[str] = []
-    workspaces = Workspaces(options.script, options.use_overlay, notes)
+    workspaces = Workspaces(options.script, options.use_overlay)
     try:
         run = _run_in_workspace(options, line, cwd, workspaces.make())
     except UncoveredError as uncovered:
         workspaces.go_uncovered(str(uncovered))
         run = _run_in_workspace(options, line, cwd, workspaces.make())
-    run.notes += notes
+    run.no_overlay = workspaces.no_overlay
     return run
 
 
@@ -273,7 +274,7 @@ def _ending(run: _CheckRun, return_code: int) -> Ending:
             return msgspec.structs.replace(recorded[-1], reason="stopped")  # it waited for a stopped child
         return recorded[-1]
     if return_code < 0:
-        return Ending("killed", 128 - return_code, run.elapsed_s, signal_words(return_code))
+        return Ending("killed", 128 - return_code, run.elapsed_s, f"ended by {signal_name(return_code)}")
     if return_code > 0:
         return Ending("raised", return_code, run.elapsed_s)
     return Ending("finished" if run.first_step_s is None else "stopped", 0, run.elapsed_s)

@@ -14,18 +14,17 @@ import msgspec
 
 from slipstream.launch.target import protected_folders
 from slipstream.machine import free_memory
-from slipstream.records import BlockTiming, Recipe, Session, Tick, Told, TrialRecord, TrialSpec
+from slipstream.records import BlockTiming, Failure, Recipe, Session, Tick, Told, TrialRecord, TrialSpec
 from slipstream.sandbox import overlay
 from slipstream.sandbox.workspace import Workspaces
 from slipstream.supervise.fork_server import ForkServerPool
 from slipstream.supervise.process_tree import no_leftovers
-from slipstream.supervise.racing_trial import POLITE_END_S, RacingTrial
+from slipstream.supervise.racing_trial import POLITE_END_S, RacingTrial, end_of_script
 from slipstream.supervise.signals import ended_by_signals, unbroken
 from slipstream.supervise.slow_start import STEPS_BESIDE, SlowStart, is_suspect
 from slipstream.supervise.trial_log import TrialLog
 from slipstream.supervise.trial_process import OutError, UncoveredError, UnreadyError
 from slipstream.trial.lifecycle import TrialSettings
-from slipstream.wire.backend import SLOWER
 from slipstream.wire.protocol import Finished, Joined, Report, Standing, Ticked
 
 MOST_TRIALS = 6
@@ -89,12 +88,17 @@ class ProcessBackend:
         if self._use_overlay:
             self._stack.enter_context(overlay.shared_caches(protected_folders(Path.cwd(), self._script)))
         self._stack.callback(self._end_all)
-        self._workspaces = Workspaces(self._script, self._use_overlay, self.notes)
+        self._workspaces = Workspaces(self._script, self._use_overlay)
         return self
 
     def __exit__(self, *_: object) -> None:
         with unbroken():
             self._stack.close()
+
+    @property
+    def no_overlay(self) -> str:
+        """Why trials ran without an overlay, or "" if all had one. It is known once the backend has been entered."""
+        return self._workspaces.no_overlay
 
     def lay_over(self, trial: int, files: Mapping[str, bytes]) -> None:
         """Replaces the contents of these files for one trial that enters later. The real files are not changed. The
@@ -108,7 +112,7 @@ class ProcessBackend:
 
     # --- RaceBackend --------------------------------------------------------------------------------------------------
 
-    def enter(self, spec: TrialSpec) -> str:
+    def enter(self, spec: TrialSpec) -> Failure | None:
         log = self._logs[spec.ident] = TrialLog(spec)
         if spec.role == "base" and self._base is None:
             self._base = log
@@ -179,7 +183,7 @@ class ProcessBackend:
             else:
                 log.launch()
         except OSError as error:
-            log.failure = f"could not be started: {error}"
+            log.failure = Failure(f"could not be started: {error}")
             return
         try:
             with self._alone():
@@ -197,7 +201,7 @@ class ProcessBackend:
             if process.is_forked and not process.holder and log is self._base:  # forking may be the cause
                 self._launch_cold(process, log, f"a process forked after torch's import did not reach a step ({out})")
                 return
-            log.failure = str(out)
+            log.failure = out.failure
             self._close(process)
         except BaseException:
             self._close(process)
@@ -283,7 +287,7 @@ class ProcessBackend:
                 return
             elif isinstance(message, Finished):
                 log.take(message.report)
-                raise OutError(message.ending.message or f"the script ended after {len(log.warm)} steps")
+                raise OutError(end_of_script(message.ending, len(log.warm)))
 
     def _judge_pace(self, process: RacingTrial, log: TrialLog, slow_start: SlowStart) -> None:
         """Raises OutError for a candidate that is too slow to race. A candidate that has been timed in a round is not
@@ -337,13 +341,14 @@ class ProcessBackend:
                 return msgspec.structs.replace(empty, **msgspec.structs.asdict(message))
             assert isinstance(message, Finished), message
         except OutError as out:
-            log.failure = str(out)
+            log.failure = out.failure
         else:
             log.take(message.report)
             reached = max((step for step, _ in message.report.digests), default=0)
             empty = msgspec.structs.replace(empty, first_step=reached)
             if message.ending.exit_code:
-                log.failure = message.ending.message or f"ended with exit code {message.ending.exit_code}"
+                code = message.ending.exit_code
+                log.failure = Failure(message.ending.message or f"ended with exit code {code}")
         self._end(empty.trial, is_polite=False)
         return msgspec.structs.replace(empty, is_last=True, failure=log.failure)
 
@@ -391,11 +396,11 @@ def tick_of(session: Session) -> Tick:
     return "forward" if any(step.num_forwards for step in session.steps) else "input"
 
 
-def _too_slow(log: TrialLog, step_s: float, base_s: float) -> str:
-    """The reason for ending a candidate that is too slow. Its first steps are logged as a block outside rounds."""
+def _too_slow(log: TrialLog, step_s: float, base_s: float) -> Failure:
+    """The failure of a candidate that is too slow to race. Its first steps are logged as a block outside rounds."""
     times = f"{1e3 * step_s:.1f} ms a step instead of {1e3 * base_s:.1f} ms"
-    reason = f"{SLOWER} {times}: {step_s / base_s:.0f}x slower"
+    failure = Failure(f"{times}: {step_s / base_s:.0f}x slower", "too_slow")
     seconds = sum(tick.seconds for tick in log.steady)
-    timing = BlockTiming(log.spec.ident, -1, 1, len(log.steady), seconds, time.perf_counter_ns(), failure=reason)
+    timing = BlockTiming(log.spec.ident, -1, 1, len(log.steady), seconds, time.perf_counter_ns(), failure=failure)
     log.timings.append(timing)
-    return reason
+    return failure

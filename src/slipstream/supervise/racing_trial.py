@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from slipstream.records import Ending, Failure
 from slipstream.sandbox.workspace import Workspace
 from slipstream.supervise.fork_server import ForkServer
-from slipstream.supervise.trial_process import OutError, TrialProcess, signal_words
+from slipstream.supervise.trial_process import OutError, TrialProcess, signal_name
 from slipstream.trial.lifecycle import TrialSettings
 from slipstream.wire import protocol
 from slipstream.wire.protocol import Finished, Go, Joined, Report, Stop, Tell, Welcome, WireMessage
@@ -129,7 +130,7 @@ class RacingTrial(TrialProcess):
         self._wire.send(Tell())
         report = self.receive(limit_s)
         if isinstance(report, Finished):
-            raise OutError(report.ending.message or "the script ended")
+            raise OutError(end_of_script(report.ending))
         assert isinstance(report, Report), report
         self._tree.stop()
         self._shorten_output()
@@ -166,10 +167,11 @@ class RacingTrial(TrialProcess):
         self.raise_refusal()
         code, last = self.poll(), self._last_line()
         if code is not None and code < 0:
-            return OutError(signal_words(code) + (f": {last}" if last else ""))
+            name = signal_name(code)
+            return OutError(Failure(f"ended by {name}" + (f": {last}" if last else ""), signal=name))
         if not code:
-            return OutError("the script ended" + ("" if self.holder else " before its first step"))
-        return OutError(last or f"ended with exit code {code}")
+            return OutError(Failure("the script ended" + ("" if self.holder else " before its first step"), "ended"))
+        return OutError(Failure(last or f"ended with exit code {code}"))
 
     def _last_line(self) -> str:
         """The last line on stderr that shows an exception, or else the last line."""
@@ -185,3 +187,11 @@ class RacingTrial(TrialProcess):
         for descriptor in (self._stdout, self._stderr):
             if os.fstat(descriptor).st_size > _MOST_OUTPUT_BYTES:
                 os.ftruncate(descriptor, 0)
+
+
+def end_of_script(ending: Ending, num_steps: int | None = None) -> Failure:
+    """The failure of a trial whose script ended by itself before it was paused. `num_steps`: how far it came."""
+    if ending.message:
+        return Failure(ending.message)
+    steps = "" if num_steps is None else f" after {num_steps} steps"
+    return Failure(f"the script ended{steps}", "ended", num_steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 
-from slipstream.records import BlockTiming, Edit, Fingerprint, Snapshot, TrialRecord, TrialSpec
+from slipstream.records import BlockTiming, Edit, Failure, Fingerprint, Snapshot, TechniqueNote, TrialRecord, TrialSpec
 from slipstream.wire.protocol import Report, Ticked
 
 
@@ -18,15 +18,17 @@ class TrialLog:
         self.peak_bytes = 0
         self.device_peak_bytes = 0
         self.start_bytes = self.held_bytes = 0
-        self.failure = ""
+        self.limit_fault = ""
+        self.failure: Failure | None = None
         self.num_launches = 0
         self.has_started_again = False  # because its first start was slow
         self._num_between = 0  # steps of this start outside rounds, since the last block in a round
         self._losses: list[tuple[int, float]] = []
         self._snapshots: list[Snapshot] = []
         self._digests: list[tuple[int, str]] = []
-        self._changes: list[str] = []
-        self._declined: list[str] = []
+        self._changes: list[TechniqueNote] = []
+        self._declined: list[TechniqueNote] = []
+        self._complaints: list[str] = []
         self._edits: list[Edit] = []
         self._num_known = 0  # number of steps whose losses earlier starts reported
 
@@ -57,7 +59,9 @@ class TrialLog:
         self.device_peak_bytes = max(self.device_peak_bytes, report.device_peak_bytes)
         self.start_bytes = report.start_bytes
         self.held_bytes = max(self.held_bytes, report.held_bytes)
+        self.limit_fault = report.limit_fault
         self._changes, self._declined, self._edits = report.changes, report.declined, report.edits
+        self._complaints = report.complaints
 
     @property
     def steady(self) -> list[Ticked]:
@@ -84,7 +88,9 @@ class TrialLog:
             held_bytes=self.held_bytes,
             changes=list(self._changes),
             declined=list(self._declined),
+            complaints=list(self._complaints),
             edits=list(self._edits),
             failure=self.failure,
+            limit_fault=self.limit_fault,
             num_launches=max(1, self.num_launches),
         )

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from slipstream.records import Message
+from slipstream.records import Failure, Message
 from slipstream.sandbox.workspace import Workspace
 from slipstream.supervise.fork_server import ForkedProcess, ForkServer
 from slipstream.supervise.process_tree import ProcessTree
@@ -28,7 +28,11 @@ _BUSY: Final = 0.2  # of a core: a silent trial that uses less during the limit 
 
 
 class OutError(Exception):
-    """The trial has failed. The message is the reason in one line."""
+    """The trial has failed."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.detail)
+        self.failure = failure
 
 
 class LateError(OutError):
@@ -48,10 +52,10 @@ class UnreadyError(Exception):
     may start in a new process."""
 
 
-_NOT_RUN: Final[dict[str, type[Exception]]] = {  # by the file in the spool that contains the reason
+_NOT_RUN: Final[dict[str, Callable[[str], Exception]]] = {  # by the file in the spool that contains the reason
     UNCOVERED: UncoveredError,
     UNREADY: UnreadyError,
-    REFUSED: RefusalError,
+    REFUSED: lambda reason: RefusalError(Failure(reason)),
 }
 
 
@@ -123,7 +127,7 @@ class TrialProcess:
             if now_s - window_s >= limit_s:
                 is_busy = used_s is not None and self._tree.cpu_s() - used_s > _BUSY * (now_s - window_s)
                 if not is_busy or now_s - start_s >= most_s:
-                    raise LateError(f"had not reached a step after {now_s - start_s:.0f} s, and was ended")
+                    raise LateError(Failure(f"had not reached a step after {now_s - start_s:.0f} s, and was ended"))
                 window_s, used_s = now_s, None
 
     def raise_refusal(self) -> None:
@@ -155,9 +159,9 @@ class TrialProcess:
         return True
 
 
-def signal_words(exit_code: int) -> str:
+def signal_name(exit_code: int) -> str:
     """Names the signal that ended a process with this negative exit code."""
     try:
-        return f"ended by {signal.Signals(-exit_code).name}"
+        return signal.Signals(-exit_code).name
     except ValueError:
-        return f"ended by signal {-exit_code}"
+        return f"signal {-exit_code}"

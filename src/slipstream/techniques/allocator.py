@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ _LIBRARIES = {"jemalloc": "jemalloc", "tcmalloc": "tcmalloc_minimal"}
 
 def applies(observation: Observation) -> Answer:
     if observation.device != "cpu":
-        return no(f"the allocator of {observation.device} already keeps freed memory")
+        return already(f"the allocator of {observation.device} already keeps freed memory")
     if any(name in os.environ.get("LD_PRELOAD", "") for name in ("jemalloc", "tcmalloc", "mimalloc")):
-        return no("another allocator is preloaded already")
+        return already("another allocator is preloaded already")
     if not settings(observation):
         return no("the C library is not glibc, and neither jemalloc nor tcmalloc is installed")
     return YES

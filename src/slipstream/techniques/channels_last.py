@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipstream.diagnose.source_hints import each_weight_turned
 from slipstream.records import Edit, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.source_edits import input_edits, model_edit
 
@@ -37,7 +37,7 @@ def applies(observation: Observation) -> Answer:
     if models and all(model.num_planar == 0 for model in models):
         return no("the model has no 2D convolutions, and the layout exists for those only")
     if models and all(model.is_channels_last for model in models if model.num_convolutions):
-        return no("the script does it already")
+        return already("the script does it already")
     if observation.optimizer is not None and observation.optimizer.fused is True:
         return no("the script's fused optimizer needs weights and moments in one layout, and saved moments keep theirs")
     if observation.device == "mps":

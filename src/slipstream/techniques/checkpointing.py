@@ -47,8 +47,7 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(context: ApplyContext, setting: Setting) -> None:
-    from slipstream.techniques._recompute.checkpoint_block import Checkpointed
-    from slipstream.techniques._recompute.repeated_blocks import find_blocks
+    from slipstream.techniques._recompute.checkpoint_block import Checkpointed, find_blocks
 
     def change(module: torch.nn.Module) -> None:
         blocks = find_blocks(module)

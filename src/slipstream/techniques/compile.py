@@ -15,7 +15,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.source_edits import model_edit, why_by_hand
 
@@ -41,7 +41,7 @@ VALUES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
 def applies(observation: Observation) -> Answer:
     model = observation.model
     if model is not None and model.is_compiled:
-        return no("the script does it already")
+        return already("the script does it already")
     if observation.device == "mps":
         return no("compiling for Apple's GPUs does not support training yet")
     if observation.device == "cpu" and not _has_compiler():

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from slipstream.records import Edit, Recipe, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def applies_with(observation: Observation, recipe: Recipe) -> Answer:
         return applies(observation)
     if not recipe.setting_of("workers"):
         return no("no workers are added that need the cores")
-    return YES if settings_with(observation, recipe) else no("the script uses one thread already")
+    return YES if settings_with(observation, recipe) else already("the script uses one thread already")
 
 
 def settings_with(observation: Observation, recipe: Recipe) -> list[Setting]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def applies(observation: Observation) -> Answer:
     if observation.device != "cuda":
         return no(f"the model is on {observation.device}: cuDNN is for NVIDIA GPUs")
     if facts is not None and facts.cudnn_benchmark:
-        return no("the script does it already")
+        return already("the script does it already")
     if facts is not None and facts.deterministic:
         return no("the script asks for determinism, which excludes this option")
     if model is not None and not model.num_convolutions:

@@ -19,6 +19,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slipstream.numbers import in_bytes, in_percent
 from slipstream.records import Edit, Setting, Site
 from slipstream.techniques._core.card import YES, Answer, Card, no
 from slipstream.techniques._core.images import say_for_spawned
@@ -51,7 +52,7 @@ def applies(observation: Observation) -> Answer:
         return no("the script trains for one epoch: no image is decoded twice")
     share = _decoding_share(observation)
     if share is not None:
-        return YES if share >= LEAST_SHARE else no(f"decoding is {share:.0%} of the work on a batch")
+        return YES if share >= LEAST_SHARE else no(f"decoding is {in_percent(share)} of the work on a batch")
     loader = observation.loader
     if loader is None:
         return no("the script has no DataLoader, and no image was seen to be decoded")
@@ -105,7 +106,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     )
     flags.install(context.patches)
     budget = CacheBudget(folder, free_bytes(), lambda why: flags.raise_flag(full, why))
-    what = f"decoded images are cached in {folder}, at most {budget.room_bytes / 1e9:,.1f} GB"
+    what = f"decoded images are cached in {folder}, at most {in_bytes(budget.room_bytes)}"
     say_for_spawned(context, what)
     tell = functools.partial(flags.raise_flag, fault)
     cache = DecodeCache(PixelStore(folder), budget, tell, lambda: flags.raise_flag(kept))
@@ -176,8 +177,8 @@ def _fill(context: ApplyContext, cache: DecodeCache, loader: Any, limit_s: float
     share = prefill.fill(loader, lambda: loader.dataset.__getitem__, is_over, limit_s)
     if meter.num_kept + meter.num_found:
         context.changed(
-            f"before the race {share:.0%} of the next epoch was decoded: {meter.num_kept:,} images stored "
-            f"({meter.kept_bytes / 1e9:,.2f} GB of disk), {meter.num_found:,} already stored"
+            f"before the race {in_percent(share)} of the next epoch was decoded: {meter.num_kept:,} images stored "
+            f"({in_bytes(meter.kept_bytes)} of disk), {meter.num_found:,} already stored"
         )
 
 

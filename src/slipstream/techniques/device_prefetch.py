@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slipstream.numbers import in_ms
 from slipstream.records import Edit, Setting
 from slipstream.techniques._core.card import YES, Answer, Card, no
 from slipstream.techniques._core.observation import Observation
-from slipstream.techniques._core.pinning import lacks_device, pin, why_no_copies
+from slipstream.techniques._core.pinning import has_copies, lacks_device, pin
 
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
@@ -32,12 +33,12 @@ LEAST_SHARE = 0.01  # minimum share of the step that copies must take for hiding
 
 
 def applies(observation: Observation) -> Answer:
-    summary, reason = observation.summary, why_no_copies(observation)
-    if reason:
-        return no(reason)
+    summary, copied = observation.summary, has_copies(observation)
+    if not copied.is_yes:
+        return copied
     transfer_ms = summary.phases.get("transfer", 0.0) if summary is not None else None
     if summary is not None and transfer_ms is not None and transfer_ms < LEAST_SHARE * summary.step_ms:
-        return no(f"copies take only {transfer_ms:.2g} ms of a step of {summary.step_ms:.3g} ms")
+        return no(f"copies take only {in_ms(transfer_ms)} of a step of {in_ms(summary.step_ms)}")
     return YES
 
 

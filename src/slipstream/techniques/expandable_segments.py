@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def applies(observation: Observation) -> Answer:
     if observation.device != "cuda":
         return no(f"only CUDA's allocator has segments, and the model is on {observation.device}")
     if _OPTION in _options():
-        return no("the environment sets it already")
+        return already("the environment sets it already")
     if "backend:cudaMallocAsync" in _options():
         return no("the environment asks for CUDA's own allocator, which has no segments")
     return YES

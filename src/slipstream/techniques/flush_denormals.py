@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slipstream.numbers import in_percent
 from slipstream.records import Edit, Recipe, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def _can_be_told(observation: Observation) -> Answer:
     if observation.device != "cpu":
         return no(f"the model is on {observation.device}, where denormals are not slower")
     if observation.torch is not None and observation.torch.flush_denormal:
-        return no("the script does it already")
+        return already("the script does it already")
     return YES
 
 
@@ -71,7 +72,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         if is_done:
             return
         is_done = True
-        from slipstream.techniques._core.openmp_pool import run_in_pool, share_that_flushes
+        from slipstream.data.threads.openmp import run_in_pool, share_that_flushes
 
         torch.set_flush_denormal(True)
         if run_in_pool(lambda: torch.set_flush_denormal(True)):
@@ -80,7 +81,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         if share == 1.0:
             context.changed(f"denormals are zero in {torch.get_num_threads()} threads")
         else:
-            context.decline(f"only {share:.0%} of the work runs in threads whose mode could be set")
+            context.decline(f"only {in_percent(share)} of the work runs in threads whose mode could be set")
 
     context.on_model(reach_all_threads)
 

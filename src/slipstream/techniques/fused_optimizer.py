@@ -11,7 +11,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from slipstream.records import Edit, Optimizer, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def applies(observation: Observation) -> Answer:
     if optimizer is None:
         return no("no optimizer was seen")
     if optimizer.fused:
-        return no("the script does it already")
+        return already("the script does it already")
     # foreach=False alone excludes one implementation, and not the fused one
     if optimizer.fused is False or optimizer.foreach:
         return no("the script selects another implementation")

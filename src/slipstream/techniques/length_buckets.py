@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slipstream.numbers import in_percent
 from slipstream.records import Edit, Setting
 from slipstream.techniques._core.card import YES, Answer, Card, no
 from slipstream.techniques._core.observation import Observation
@@ -47,7 +48,7 @@ def applies(observation: Observation) -> Answer:
     if anatomy is None or anatomy.padding_share is None:
         return no("no padding was recognised in the batches")
     if anatomy.padding_share < LEAST_SHARE:
-        return no(f"only {anatomy.padding_share:.0%} of the tokens are padding")
+        return no(f"only {in_percent(anatomy.padding_share)} of the tokens are padding")
     return YES
 
 
@@ -84,7 +85,7 @@ def _regroup(context: ApplyContext, known: KnownLengths, arguments: LoaderArgume
         dataset,
         arguments["batch_size"],
         lambda before, after: context.changed(
-            f"padding falls from {before:.0%} to {after:.0%} in the loader built {place}"
+            f"padding falls from {in_percent(before)} to {in_percent(after)} in the loader built {place}"
         ),
         lambda why: context.decline(f"the loader built {place} keeps its order: {why}"),
         known,

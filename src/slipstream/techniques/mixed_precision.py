@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.source_edits import why_by_hand
 
@@ -40,7 +40,7 @@ def applies(observation: Observation) -> Answer:
     if facts is not None and facts.autocast_seen:
         return no("the script uses autocast itself")
     if model is not None and "float32" not in model.dtypes:
-        return no(f"the model is {' and '.join(model.dtypes)} already")
+        return already(f"the model is {' and '.join(model.dtypes)} already")
     return YES
 
 

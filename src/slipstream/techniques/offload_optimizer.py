@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _ON_HOST = "the weights are on the CPU, and their state is in host memory alread
 
 def applies(observation: Observation) -> Answer:
     if observation.device == "cpu":
-        return no(_ON_HOST)
+        return already(_ON_HOST)
     if observation.device not in _DEVICES:
         return no(f"{observation.device} shares its memory with the host, or may do so")
     if observation.optimizer is None:

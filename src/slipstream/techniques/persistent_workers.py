@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.source_edits import argument_edits, where
 
@@ -41,7 +41,7 @@ def applies(observation: Observation) -> Answer:
     if loader.num_workers == 0:
         return no("the loader has no workers; workers that the technique `workers` adds stay alive anyway")
     if loader.persistent_workers:
-        return no("the script does it already")
+        return already("the script does it already")
     if length is not None and length.num_epochs == 1 and not is_several_epochs(observation.session):
         return no("the training is one epoch long")
     return YES

@@ -14,9 +14,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already
 from slipstream.techniques._core.observation import Observation
-from slipstream.techniques._core.pinning import lacks_device, pin, why_no_copies
+from slipstream.techniques._core.pinning import has_copies, lacks_device, pin
 from slipstream.techniques._core.source_edits import argument_edits
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ CARD = Card(
 def applies(observation: Observation) -> Answer:
     from slipstream.diagnose.selection import transfers  # imported here because `run` does not need it
 
-    loader, reason = observation.loader, why_no_copies(observation)
-    if reason or loader is None:
-        return no(reason)
+    loader, copied = observation.loader, has_copies(observation)
+    if not copied.is_yes or loader is None:
+        return copied
     copies = transfers(observation.session)
     if loader.pin_memory and copies and not any(copy.pinned and copy.blocking for copy in copies):
-        return no("the script does it already")
+        return already("the script does it already")
     return YES
 
 

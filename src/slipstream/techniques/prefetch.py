@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.data.workers.shm_budget import num_batches_held
 from slipstream.records import Edit, Loader, Recipe, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.source_edits import argument_edits, where
 
@@ -46,7 +46,7 @@ def applies_with(observation: Observation, recipe: Recipe) -> Answer:
     if count == 0:
         return no("the loader has no workers that could prefetch batches")
     if (loader.prefetch_factor or DEFAULT) >= max(DEPTHS):
-        return no(f"the script already prefetches {loader.prefetch_factor} batches")
+        return already(f"the script already prefetches {loader.prefetch_factor} batches")
     if not _depths(observation, loader, count):
         return no("/dev/shm or memory has no room for more batches")
     return YES

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slipstream.numbers import in_percent
 from slipstream.records import Edit, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.source_edits import where
 
@@ -42,14 +43,14 @@ def applies(observation: Observation) -> Answer:
     if loader.is_iterable:
         return no("an iterable dataset has no order that is known in advance")
     if disk == "memory":
-        return no("the working directory lies in memory already")
+        return already("the working directory lies in memory already")
     if loader.start_method not in ("", "fork"):
         return no(f"workers are started by {loader.start_method}, and the files that they open are not seen")
     share = _share_of_reading(observation)
     if share is None:
         return no("the check did not see how the time of a batch is spent")
     if share < SLOW_DISKS.get(disk, LEAST_SHARE):
-        return no(f"reading is only {share:.0%} of the work on a batch")
+        return no(f"reading is only {in_percent(share)} of the work on a batch")
     return YES
 
 

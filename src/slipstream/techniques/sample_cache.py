@@ -17,8 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from slipstream.data.samples.pure_index import only_indexes_at
+from slipstream.numbers import in_percent
 from slipstream.records import Edit, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.prefill import fill_before_races
 from slipstream.techniques._core.source_edits import where
@@ -48,10 +49,10 @@ def applies(observation: Observation) -> Answer:
     if loader.batch_size is None:
         return no("the loader does not make batches of samples itself")
     if loader.dataset_name in ("TensorDataset", "list"):
-        return no(f"the samples of {loader.dataset_name} are in memory already")
+        return already(f"the samples of {loader.dataset_name} are in memory already")
     site = loader.getitem_site
     if site is not None and only_indexes_at(site.file, site.line):
-        return no(f"{loader.dataset_name} only indexes what is in memory already")
+        return already(f"{loader.dataset_name} only indexes what is in memory already")
     if loader.start_method not in ("", "fork"):
         return no("workers are spawned here, and each would need its own cache")
     length = observation.session.length
@@ -87,7 +88,7 @@ def _admit(kept: SampleCache, arguments: LoaderArguments) -> None:
 def _fill(context: ApplyContext, kept: SampleCache, loader: Any, limit_s: float) -> None:
     num_kept, share = kept.fill(loader, limit_s)
     if num_kept:
-        context.changed(f"before the race {share:.0%} of the next epoch was read: {num_kept:,} samples cached")
+        context.changed(f"before the race {in_percent(share)} of the next epoch was read: {num_kept:,} samples cached")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

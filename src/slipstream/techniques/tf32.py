@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream.records import Edit, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def applies(observation: Observation) -> Answer:
     if facts is not None and not facts.has_tf32:
         return no("this GPU has no TF32 units; Ampere and newer GPUs have them")
     if facts is not None and facts.matmul_precision != "highest":
-        return no("the script allows it already")
+        return already("the script allows it already")
     if model is not None and "float32" not in model.dtypes:
         return no("no parameter is fp32")
     return YES

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.data.workers.shm_budget import num_batches_held
+from slipstream.numbers import in_ms
 from slipstream.records import Edit, Loader, Setting
 from slipstream.techniques._core.card import YES, Answer, Card, no
 from slipstream.techniques._core.observation import Observation
@@ -55,7 +56,7 @@ def applies(observation: Observation) -> Answer:
     if loader.num_workers == 0 and summary is not None and summary.step_ms > 0:
         input_ms = summary.phases.get("input", 0.0)
         if input_ms < LEAST_SHARE * summary.step_ms:
-            return no(f"input takes only {input_ms:.2g} ms of a step of {summary.step_ms:.3g} ms")
+            return no(f"input takes only {in_ms(input_ms)} of a step of {in_ms(summary.step_ms)}")
     return YES
 
 

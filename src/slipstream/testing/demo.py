@@ -92,7 +92,7 @@ def write(folder: Path, num_images: int) -> None:
     script = folder / "train.py"
     script.write_text(SCRIPT)
     kilobytes = sum(path.stat().st_size for path in paths) / len(paths) / 1000
-    print(f"{len(paths)} photographs of {kilobytes:.0f} KB and {script} written.")
+    print(f"{len(paths)} photographs of {kilobytes:.0f} kB and {script} written.")
 
 
 def stopwatch(folder: Path, epochs: int, num_pairs: int = 2) -> None:

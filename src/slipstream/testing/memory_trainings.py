@@ -97,11 +97,10 @@ class Training:
         self._batch_size = batch_size
         self.model = case.make_model()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-3)
-        self.see: Callable[[Any], None] = lambda batch: None
 
-    def step(self) -> None:
+    def step(self, see_batch: Callable[[Any], None] = lambda batch: None) -> None:
         batch = (self._case.make_inputs(self._batch_size), torch.randint(0, 10, (self._batch_size,)))
-        self.see(batch)
+        see_batch(batch)
         loss = functional.cross_entropy(self.model(batch[0]), batch[1])
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -115,10 +114,9 @@ def observe(case: Case, batch_size: int) -> Footprint:
         training.step()
     observer = Observer([training.model], [training.optimizer])
     assert observer.start(), observer.reason
-    training.see = observer.see_batch
-    training.step()
+    training.step(observer.see_batch)
     observer.turn()
-    training.step()
+    training.step(observer.see_batch)
     footprint = observer.stop()
     assert footprint is not None, observer.reason
     return footprint

@@ -17,7 +17,7 @@ Pixels = NDArray[np.float32]
 def make_photographs(
     folder: Path, num_images: int = 300, *, width: int = 500, height: int = 375, seed: int = 0
 ) -> list[Path]:
-    """Writes `num_images` files of about 100 KB into `folder`, spread over ten classes by name."""
+    """Writes `num_images` files of about 100 kB into `folder`, spread over ten classes by name."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     # Making the grain takes most of the time, so a few variants are reused.

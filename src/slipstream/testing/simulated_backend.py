@@ -9,11 +9,10 @@ import math
 import random
 from collections.abc import Callable
 
-from slipstream.records import BlockTiming, Fingerprint, Recipe, TrialRecord, TrialSpec
+from slipstream.records import BlockTiming, Failure, Fingerprint, Recipe, TechniqueNote, TrialRecord, TrialSpec
 from slipstream.supervise.slow_start import SlowStart, TooSlow
 from slipstream.testing.made_fingerprints import made_fingerprint_of
 from slipstream.testing.noise_model import CALM, Noise
-from slipstream.wire.backend import SLOWER
 from slipstream.wire.protocol import Ticked
 
 Factor = Callable[[Recipe], float]  # the true step time under a recipe, relative to the base
@@ -70,18 +69,19 @@ class SimulatedBackend:
         # Trials that start in parallel with the one that enters: completed seconds of their start.
         self._ahead: dict[int, float] = {}
 
-    def enter(self, spec: TrialSpec) -> str:
+    def enter(self, spec: TrialSpec) -> Failure | None:
         assert spec.ident not in self._trials, f"trial {spec.ident} has entered before"
         if self._capacity > 1:
             assert len(self._present) < self._capacity, f"memory holds {self._capacity} trials and one more entered"
         luck = math.exp(self._rng.gauss(0.0, self._lottery))
         true_step_s = self._step_s * self._factor(spec.recipe) * luck
         trial = self._trials[spec.ident] = _SimulatedTrial(spec, true_step_s)
-        trial.failure = self._fault(spec, 0)
+        trial.failure = self._failure(spec, 0)
         self._start(trial)
         too_slow = self._judge_start(trial)
         if not trial.failure and too_slow is not None:
-            trial.failure = f"{SLOWER} {too_slow.step_s / too_slow.beside_s:.0f} times the base's step"
+            times = f"{too_slow.step_s / too_slow.beside_s:.0f} times the base's step"
+            trial.failure = Failure(times, "too_slow")
         if trial.failure:
             self._present.discard(spec.ident)
         return trial.failure
@@ -109,7 +109,7 @@ class SimulatedBackend:
         began_s, seconds = self._now_s, step_s * self._noise.factor(num_steps)
         self._now_s += seconds * ridden
         who.num_steps += min(lead_in + num_steps, left)
-        who.failure = self._fault(who.spec, who.num_steps)
+        who.failure = self._failure(who.spec, who.num_steps)
         who.is_over = left < lead_in + num_steps
         if who.failure or who.is_over:
             self._present.discard(trial)
@@ -136,7 +136,7 @@ class SimulatedBackend:
             fingerprint=self._fingerprint(who.spec, who.num_steps),
             startup_s=self._startup_s(who.spec.recipe),
             peak_bytes=self._peak_bytes(who.spec.recipe),
-            changes=[f"{choice.technique}: {choice}" for choice in who.spec.recipe.choices],
+            changes=[TechniqueNote(choice.technique, str(choice)) for choice in who.spec.recipe.choices],
             failure=who.failure,
         )
 
@@ -158,6 +158,10 @@ class SimulatedBackend:
     def specs(self) -> list[TrialSpec]:
         """All trials that ever entered, in order."""
         return [trial.spec for trial in self._trials.values()]
+
+    def _failure(self, spec: TrialSpec, num_steps: int) -> Failure | None:
+        fault = self._fault(spec, num_steps)
+        return Failure(fault) if fault else None
 
     def _judge_start(self, trial: _SimulatedTrial) -> TooSlow | None:
         """As the process backend does, with the base's speed at this second. The recorded step is that of an idle
@@ -191,7 +195,7 @@ class _SimulatedTrial:
         self.num_steps = 0
         self.timings: list[BlockTiming] = []
         self.is_over = False
-        self.failure = ""
+        self.failure: Failure | None = None
 
 
 def choice_factors(**factors: float) -> Factor:

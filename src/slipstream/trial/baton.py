@@ -24,6 +24,7 @@ from slipstream.seams.patching import Patches
 from slipstream.seams.stop import StopTrial
 from slipstream.trial.epoch_starts import EpochStarts
 from slipstream.trial.recipe_protocol import AppliedRecipe
+from slipstream.trial.timed_trial import TimedTrial
 from slipstream.wire import protocol
 from slipstream.wire.protocol import Finished, Go, Joined, Report, Standing, Stop, Tell, Ticked, Welcome
 
@@ -34,7 +35,9 @@ _EXIT_ALONE = 75  # exit code if the backend has ended: nothing reads this trial
 class Baton:
     """Exists in every process of a trial. The process that ticks first holds the baton; the others run without it."""
 
-    def __init__(self, path: str, warm_up: int) -> None:
+    def __init__(self, path: str, warm_up: int, trial: TimedTrial, starts: EpochStarts) -> None:
+        self._trial = trial
+        self._epoch_starts = starts
         self._path = Path(path)
         self._warm_up = warm_up
         self._wire: protocol.Wire | None = None
@@ -46,17 +49,10 @@ class Baton:
         self._block = Go(0, 0)
         self._start_ns = self._last_ns = time.perf_counter_ns()
         self._start_samples = self._start_compiled = self._starts_ns = 0
-        self.starts = EpochStarts()
         self._input_ns = self._aside_ns = 0
         self._first: weakref.ref[Any] | None = None
         self._num_of_others = 0  # updates by other optimizers since the last one of the first optimizer
         self._held: list[int] = []  # child processes that are stopped while this process is paused
-        self.count_samples: Callable[[], int] = lambda: 0
-        self.synchronise: Callable[[], None] = lambda: None
-        self.aside_ns: Callable[[], int] = lambda: 0  # time spent in slipstream's own code so far
-        self.on_join: Callable[[], None] = lambda: None
-        self.on_warm: Callable[[], None] = lambda: None
-        self.report: Callable[[], Report] = Report
 
     # --- sources of ticks -------------------------------------------------------------------------------------------
 
@@ -129,7 +125,7 @@ class Baton:
 
     def tick(self) -> None:
         self.num_ticks += 1
-        self.starts.confirm()
+        self._epoch_starts.confirm()
         self._left -= 1
         if not self._left:
             try:
@@ -142,7 +138,7 @@ class Baton:
     def _join(self) -> None:
         if torch.utils.data.get_worker_info() is not None:
             return
-        self.on_join()
+        self._trial.before_joining()
         wire = protocol.connect(self._path)
         if (
             wire is None
@@ -155,8 +151,8 @@ class Baton:
         self._warm()
 
     def _warm(self) -> None:
-        self.synchronise()
-        now_ns, compiled, aside_ns = time.perf_counter_ns(), num_compiled(), self.aside_ns()
+        self._trial.synchronise()
+        now_ns, compiled, aside_ns = time.perf_counter_ns(), num_compiled(), self._trial.aside_ns()
         seconds = (now_ns - self._last_ns - (aside_ns - self._aside_ns)) / 1e9
         self._send_message(Ticked(seconds, self._input_ns / 1e9, compiled != self._start_compiled))
         self._receive()  # the backend may let another trial run first
@@ -165,19 +161,19 @@ class Baton:
         if self.num_ticks < self._warm_up:
             self._left = 1
             return
-        self.on_warm()
+        self._trial.after_warm_up()
         self._stand(Standing(self.num_ticks))
 
     def _begin(self) -> None:
         self._first_step = self.num_ticks
-        self._start_samples, self._start_compiled = self.count_samples(), num_compiled()
-        self._starts_ns = self.starts.total_ns
+        self._start_samples, self._start_compiled = self._trial.count_samples(), num_compiled()
+        self._starts_ns = self._epoch_starts.total_ns
         self._left, self._next = max(1, self._block.num_steps), self._end
-        self.synchronise()
+        self._trial.synchronise()
         self._start_ns = time.perf_counter_ns()
 
     def _end(self) -> None:
-        self.synchronise()
+        self._trial.synchronise()
         seconds = (time.perf_counter_ns() - self._start_ns) / 1e9
         self._stand(
             Standing(
@@ -185,9 +181,9 @@ class Baton:
                 self._block.num_steps,
                 seconds,
                 self._start_ns,
-                self.count_samples() - self._start_samples,
-                (self.starts.total_ns - self._starts_ns) / 1e9,
-                self.starts.estimate_s(),
+                self._trial.count_samples() - self._start_samples,
+                (self._epoch_starts.total_ns - self._starts_ns) / 1e9,
+                self._epoch_starts.estimate_s(),
                 num_compiled() != self._start_compiled,
             )
         )
@@ -201,7 +197,7 @@ class Baton:
         while True:
             answer = self._receive()
             if isinstance(answer, Tell):
-                self._send_message(self.report())
+                self._send_message(self._trial.report(self.num_ticks))
             elif isinstance(answer, Go):
                 self._block = answer
                 break
@@ -238,7 +234,7 @@ class Baton:
         if self.is_held and ending.reason != "stopped":
             assert self._wire is not None
             try:
-                report = self.report()
+                report = self._trial.report(self.num_ticks)
             except Exception:  # the ending is sent even if the report cannot be made
                 report = Report()
             self._wire.send(Finished(ending, report))

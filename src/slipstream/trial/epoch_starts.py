@@ -18,8 +18,10 @@ _WAITS = 15  # the usual wait is the median of the last 15
 
 
 class EpochStarts:
-    def __init__(self) -> None:
-        self.once_ns: Callable[[], int] = lambda: 0  # time spent on one-off work, no part of an epoch start
+    """`once_ns` returns the time spent so far on one-off work, which is no part of an epoch start."""
+
+    def __init__(self, once_ns: Callable[[], int] = lambda: 0) -> None:
+        self._once_ns = once_ns
         self.total_ns = 0  # of all starts except the first, which includes one-off work
         self._num = 0
         self._first_ns: int | None = None
@@ -53,7 +55,7 @@ class EpochStarts:
         return int(median(self._waits_ns)) if self._waits_ns else 0
 
     def _now_ns(self) -> int:
-        return time.perf_counter_ns() - self.once_ns()
+        return time.perf_counter_ns() - self._once_ns()
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         return self._now_ns()

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from slipstream.observe.recorder import Recorder, Sink
+from slipstream.observe.message_queue import Sink
+from slipstream.observe.recorder import Recorder
 from slipstream.records import Ended, Ending, Message, Recipe, Role, Tick, Told
 from slipstream.seams.import_hooks import ImportHooks
 from slipstream.wire.spool import MemorySink, Spool
@@ -113,12 +114,12 @@ class ScriptRun:
         if self._mode is not None:
             self._mode.leave(ending)
         self.recorder.flush(is_last=True)
-        self.recorder.write(Told(libraries=_library_versions()))
+        self.recorder.queue.write(Told(libraries=_library_versions()))
         if self.patches is not None:
             self.take_away(self.patches)
         self.import_hooks.close()
-        self.recorder.write(Ended(ending))
-        self.recorder.close()
+        self.recorder.queue.write(Ended(ending))
+        self.recorder.queue.close()
 
     def take_away(self, patches: Patches) -> None:
         """Undoes the patches. A fault here changes neither the script's exit code nor its exception. In a forked

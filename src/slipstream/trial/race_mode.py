@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipstream.records import Ending
 from slipstream.seams.patching import Patches
-from slipstream.trial.forked import refuse
 from slipstream.trial.seeding import SHIFT, Seeding
-from slipstream.wire.protocol import Report
 
 if TYPE_CHECKING:
     from slipstream.sandbox.memory_limit import Limit
@@ -25,7 +23,6 @@ class RaceMode:
         self._run = run
         self._seeds = Patches(run.complain, lambda: False)
         self._baton: Baton | None = None
-        self._fingerprint: FingerprintRecorder
         self._limit: Limit | None = None  # of a memory fit
 
     def start(self) -> None:
@@ -57,8 +54,10 @@ class RaceMode:
 
     def _install(self, torch: Any) -> None:
         from slipstream.trial.baton import Baton
+        from slipstream.trial.epoch_starts import EpochStarts
         from slipstream.trial.fingerprint import FingerprintRecorder
         from slipstream.trial.step_count import StepCount
+        from slipstream.trial.timed_trial import FingerprintedTrial
 
         run, settings = self._run, self._run.settings
         assert run.apply_recipe is not None
@@ -72,51 +71,31 @@ class RaceMode:
             from slipstream.trial.numerics_controls import Coarsen, Nudge
 
             context.on_model(Nudge() if settings.role == "rounding" else Coarsen())
-        baton = self._baton = Baton(settings.baton, settings.warm_up)
-        fingerprint = self._fingerprint = FingerprintRecorder(
-            lambda: baton.num_ticks, by_hand=settings.tick == "backward"
-        )
+        fingerprint = FingerprintRecorder(lambda: baton.num_ticks, by_hand=settings.tick == "backward")
         context.on_model(fingerprint.add_module)
         fingerprint.install(patches)
         if settings.role == "fit":
-            self._limit_memory(fingerprint)
+            self._limit = self._limit_memory(fingerprint)
         step_count = StepCount()
         step_count.install(patches, early)
-        baton.count_samples = step_count.count_samples
-        baton.synchronise = fingerprint.synchronise
-        baton.aside_ns = lambda: fingerprint.aside_ns + context.once_ns
-        baton.report = self._report
-        baton.starts.once_ns = lambda: context.once_ns
-        baton.starts.install(patches)
-        self._count_ticks(baton, patches)
-
+        starts = EpochStarts(lambda: context.once_ns)
+        starts.install(patches)
         timing = Patches(run.complain, torch.compiler.is_dynamo_compiling)
+        trial = FingerprintedTrial(run, context, fingerprint, step_count, timing, self._limit)
+        baton = self._baton = Baton(settings.baton, settings.warm_up, trial, starts)
+        self._count_ticks(baton, patches)
         patches.on_close(timing.close)
         baton.time_input(timing)
 
-        def on_warm() -> None:
-            timing.close()
-            fingerprint.end_snapshots()
-            if self._limit is not None:
-                self._limit.level()
-
-        baton.on_join, baton.on_warm = self._refuse_unsafe_fork, on_warm
-
-    def _refuse_unsafe_fork(self) -> None:
-        """Refuses a forked process if the script set something before its first step that only takes effect before
-        torch is imported. The backend then starts the trial in a new process."""
-        fork_safety = self._run.fork_safety
-        if fork_safety is not None and (obstacle := fork_safety.obstacle_by_now()):
-            refuse(self._run.settings.spool, obstacle)
-
-    def _limit_memory(self, fingerprint: FingerprintRecorder) -> None:
+    def _limit_memory(self, fingerprint: FingerprintRecorder) -> Limit:
         """Sets up a memory fit. Gradient sketches are not recorded, because making them needs memory."""
         from slipstream.sandbox.memory_limit import Limit
 
         assert self._run.context is not None
-        self._limit = Limit(self._run.settings.limit_bytes)
-        self._run.context.on_model(self._limit.begin)
+        limit = Limit(self._run.settings.limit_bytes)
+        self._run.context.on_model(limit.begin)
         fingerprint.end_snapshots()
+        return limit
 
     def _count_ticks(self, baton: Baton, patches: Patches) -> None:
         tick = self._run.settings.tick
@@ -129,21 +108,3 @@ class RaceMode:
         else:
             assert self._run.context is not None
             baton.count_calls(self._run.context)
-
-    def _report(self) -> Report:
-        context, fingerprint, baton = self._run.context, self._fingerprint, self._baton
-        assert context is not None and baton is not None
-        peak_bytes, free_bytes = fingerprint.device_memory()
-        limit = self._limit
-        return Report(
-            losses=fingerprint.take_losses(),
-            snapshots=fingerprint.take_snapshots(),
-            digests=[(baton.num_ticks, fingerprint.digest() if limit is None else "")],
-            device_peak_bytes=peak_bytes,
-            device_free_bytes=free_bytes,
-            start_bytes=limit.start_bytes if limit is not None else 0,
-            held_bytes=limit.weigh() if limit is not None else 0,
-            changes=list(context.changes),
-            declined=[*context.declined, *self._run.complaints],
-            edits=list(context.edits),
-        )

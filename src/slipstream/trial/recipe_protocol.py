@@ -7,17 +7,17 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
-from slipstream.records import Edit, Recipe
+from slipstream.records import Edit, Recipe, TechniqueNote
 from slipstream.seams.patching import Complain, Patches
 
 
 class AppliedRecipe(Protocol):
-    """A recipe that has been applied. `changes`, `declined` and `edits` grow while the script runs."""
+    """A recipe that has been applied. `change_notes`, `decline_notes` and `edits` grow while the script runs."""
 
     technique: str  # the technique to which the next calls belong
     is_racing: bool  # whether the trial is timed against others
-    changes: list[str]
-    declined: list[str]
+    change_notes: list[TechniqueNote]
+    decline_notes: list[TechniqueNote]
     edits: list[Edit]
     last_words: list[Callable[[], str]]  # each returns text for the summary line, or ""
 

@@ -75,18 +75,14 @@ def last_words(run: ScriptRun, base_step_ms: float | None, hint: str = "") -> It
     yield f"{run.summary_line()}{_saved(run, base_step_ms)}{happened}{hint if is_training else ''}"
     if run.context is None:
         return
-    applied = {_technique_of(sentence) for sentence in run.context.changes}
-    for sentence in run.context.declined:
-        yield f"slipstream: {'note' if _technique_of(sentence) in applied else 'not applied'}: {sentence}"
+    applied = {change.technique for change in run.context.change_notes}
+    for note in run.context.decline_notes:
+        yield f"slipstream: {'note' if note.technique in applied else 'not applied'}: {note}"
 
 
 def is_shortage(ending: Ending) -> bool:
     """Whether memory ran out, judged by the messages of torch's allocators and of Python."""
     return ending.reason == "raised" and tells_shortage(ending.message)
-
-
-def _technique_of(sentence: str) -> str:
-    return sentence.partition(":")[0]
 
 
 def _saved(run: ScriptRun, base_step_ms: float | None) -> str:

@@ -9,7 +9,7 @@ import sys
 import threading
 
 from slipstream.records import Ending
-from slipstream.seams.stop import StopTrial
+from slipstream.seams.stop import add_stop_listener
 from slipstream.trial.lifecycle import ScriptRun
 
 GRACE_S = 15.0
@@ -33,7 +33,7 @@ def limit_stopping(run: ScriptRun, grace_s: float = GRACE_S) -> None:
             _has_stopped.set()
             threading.Thread(target=_leave_later, args=(run, grace_s), name="slipstream-grace", daemon=True).start()
 
-    StopTrial.on_stop = on_stop
+    add_stop_listener(on_stop)
 
 
 def _leave_later(run: ScriptRun, grace_s: float) -> None:

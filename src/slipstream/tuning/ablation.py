@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from slipstream.numbers import times
 from slipstream.records import Choice, Recipe, Verdict
-from slipstream.report.text.numbers import times
 from slipstream.tuning.budget import TOTAL_SHARE
 from slipstream.tuning.comparison import Comparison
 from slipstream.tuning.state import TuningState

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from slipstream.numbers import times
 from slipstream.recipe.conflicts import conflict_with
 from slipstream.records import Decision, Numerics, Recipe, Speed, Verdict
-from slipstream.report.text.numbers import times
 from slipstream.tuning.budget import TOTAL_SHARE
 from slipstream.tuning.candidates import Candidate
 from slipstream.tuning.comparison import Comparison

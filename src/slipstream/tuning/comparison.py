@@ -8,12 +8,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from slipstream.records import BlockTiming, Speed, TrialRecord
+from slipstream.records import BlockTiming, Failure, Speed, TrialRecord
 from slipstream.tuning.pace_model import PaceModel, is_timed, middle
 from slipstream.tuning.step_drift import trend
 from slipstream.tuning.trials import RecipeTrials
 from slipstream.verify.confidence_sequence import LONG_SLOPES, SLOPES, ConfidenceSequence
-from slipstream.wire.backend import SLOWER
 
 Outcome = Literal["faster", "not_faster", "slower", "failed", "declined", "no_effect", "measured", "undecided"]
 
@@ -196,7 +195,7 @@ class Comparison:
         seen = self.sequence
         if num_lost := self._num_plainly_lost():
             times = f"{1 / self.promise():.1f} times the step of {self.anchor.name}"
-            self.fail(f"{SLOWER} {times}, and far behind in {num_lost} rounds in a row")
+            self.fail(Failure(f"{times}, and far behind in {num_lost} rounds in a row", "too_slow"))
         elif self._goal == "decide":
             margin = max(self._margin, self._floor())
             if seen.num_rounds >= MIN_ROUNDS and seen.is_faster(margin, self._alpha):
@@ -228,15 +227,15 @@ class Comparison:
     def end(self, outcome: Outcome) -> None:
         self.outcome = self.outcome or outcome
 
-    def fail(self, failure: str) -> None:
-        self.outcome = "slower" if failure.startswith(SLOWER) else "failed"
-        self.failure = failure.removeprefix(SLOWER).strip()
+    def fail(self, failure: Failure) -> None:
+        self.outcome = "slower" if failure.kind == "too_slow" else "failed"
+        self.failure = failure.detail
 
-    def refuse(self, failure: str) -> None:
+    def refuse(self, failure: Failure) -> None:
         """Called when the trial has ended with a failure. A slow start alone does not decide about a whole recipe,
         which was faster in earlier races, nor about a candidate with rounds: its rounds count."""
-        if failure.startswith(SLOWER) and (self.is_final or self._ratios):
-            self.abandon(f"its start was too slow, {failure.removeprefix(SLOWER).strip()}")
+        if failure.kind == "too_slow" and (self.is_final or self._ratios):
+            self.abandon(f"its start was too slow, {failure.detail}")
         else:
             self.fail(failure)
 
@@ -277,10 +276,9 @@ class Comparison:
         if self.trials.role != "candidate":
             return True
         for choice in self.trials.recipe.choices:
-            prefix = f"{choice.technique}: "
-            if any(sentence.startswith(prefix) for sentence in record.changes):
+            if any(change.technique == choice.technique for change in record.changes):
                 continue
-            declined = [sentence.removeprefix(prefix) for sentence in record.declined if sentence.startswith(prefix)]
+            declined = [note.text for note in record.declined if note.technique == choice.technique]
             self.outcome = "declined" if declined else "no_effect"
             self.failure = "; ".join(declined) or "it had no effect on this script"
             return False

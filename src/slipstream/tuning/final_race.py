@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from slipstream.numbers import times
 from slipstream.records import Choice, Decision, Numerics, Recipe, Speed, TrialRecord, Verdict
-from slipstream.report.text.numbers import times
 from slipstream.tuning.comparison import LUCK, Comparison, Outcome
 from slipstream.tuning.numerics import CONTROL_SHARE
 from slipstream.tuning.state import TuningState

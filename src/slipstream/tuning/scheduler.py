@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from slipstream.diagnose.statistics import median
-from slipstream.records import BlockTiming, Recipe
+from slipstream.records import BlockTiming, Failure, Recipe
 from slipstream.tuning.block_length import BlockPlan, block, typical_step_s
 from slipstream.tuning.budget import HOPE_SHARE, Budget
 from slipstream.tuning.comparison import LEADING_ROUNDS, MIN_ROUNDS, Comparison
-from slipstream.tuning.concurrency import ConcurrencyLimit
 from slipstream.tuning.pace_model import PaceModel
 from slipstream.tuning.progress import ProgressListener
 from slipstream.tuning.step_drift import change_of_all, is_drifting
@@ -73,20 +72,21 @@ class RaceScheduler:
     def race(
         self,
         comparisons: Sequence[Comparison],
-        deadline_s: Callable[[], float],
+        update_deadline_s: Callable[[], float],
         settle: Callable[[Comparison], Comparison | None],
         companions: Iterable[RecipeTrials] = (),
     ) -> None:
-        """Races until every comparison is decided or the time is over. `settle` is called with each decided comparison,
-        and may return another one to race. All comparisons share an anchor. Companions are further trials that run in
-        every round, so that others can be compared with them too. Raises RaceError if the anchor or a companion
-        fails."""
+        """Races until every comparison is decided or the time is over. `update_deadline_s` is called before every
+        decision that depends on the time; the caller may take decisions of its own there. `settle` is called with each
+        decided comparison, and may return another one to race. All comparisons share an anchor. Companions are further
+        trials that run in every round, so that others can be compared with them too. Raises RaceError if the anchor or
+        a companion fails."""
         if not comparisons:
             return
         fixed, all_trials = list(dict.fromkeys([comparisons[0].anchor, *companions])), list[RecipeTrials]()
         self._anchor_recipe = comparisons[0].anchor.recipe
         try:
-            self._race(comparisons, fixed, all_trials, deadline_s, settle)
+            self._race(comparisons, fixed, all_trials, update_deadline_s, settle)
         finally:
             for trials in [*fixed, *all_trials]:
                 self._pool.release(trials)
@@ -97,7 +97,7 @@ class RaceScheduler:
         comparisons: Sequence[Comparison],
         fixed: Sequence[RecipeTrials],
         all_trials: list[RecipeTrials],
-        deadline_s: Callable[[], float],
+        update_deadline_s: Callable[[], float],
         decided: Callable[[Comparison], Comparison | None],
     ) -> None:
         """Appends the trials of all admitted comparisons to `all_trials`."""
@@ -112,15 +112,15 @@ class RaceScheduler:
         places = ConcurrencyLimit(
             running,
             max(1, min(MAX_CHALLENGERS, self._pool.num_challengers(len(fixed)))),
-            self._num_at_first(comparisons, deadline_s()),
+            self._num_at_first(comparisons, update_deadline_s()),
             comparisons[0].is_final,
-            lambda: self.num_affordable(len(fixed) + len(running), deadline_s()),
+            lambda: self.num_affordable(len(fixed) + len(running), update_deadline_s()),
         )
         while True:
             while len(running) < places.num_open() and (waiting or (paused and _num_racing(running) < FEWEST)):
                 comparison = waiting.pop(0) if waiting else _most_promising(paused)
                 self._num_trials = len(fixed) + len(running) + 1
-                if not self._is_owed(comparison, running) and not self._is_time_for(comparison, deadline_s()):
+                if not self._is_owed(comparison, running) and not self._is_time_for(comparison, update_deadline_s()):
                     comparison.end("undecided")
                     settle(comparison)
                     continue
@@ -133,7 +133,7 @@ class RaceScheduler:
                     settle(comparison)
             if all(one.is_control for one in running) and not waiting and not paused:
                 break
-            if self._is_time_up(running, deadline_s()):
+            if self._is_time_up(running, update_deadline_s()):
                 break
             self._run_round(fixed, running)
             places.num_rounds += 1
@@ -141,7 +141,7 @@ class RaceScheduler:
                 running.remove(comparison)
                 self._pool.release(comparison.trials)
                 settle(comparison)
-            self._rotate(waiting, running, paused, places.num_slots(), deadline_s())
+            self._rotate(waiting, running, paused, places.num_slots(), update_deadline_s())
             if not waiting:
                 self._halve(running, paused)
         for comparison in [*running, *paused, *waiting]:
@@ -164,7 +164,7 @@ class RaceScheduler:
                     f"{trials.name} could not be started: {failure}{COPIES if trials.role == 'base' else ''}"
                 )
 
-    def _enter(self, trials: RecipeTrials) -> str:
+    def _enter(self, trials: RecipeTrials) -> Failure | None:
         start_s, is_new = self._budget.now_s(), trials.trial is None
         failure = self._pool.enter(trials)
         if is_new and not failure:
@@ -395,3 +395,38 @@ def _most_promising(paused: list[Comparison]) -> Comparison:
     best = _peek(paused)
     paused.remove(best)
     return best
+
+
+class ConcurrencyLimit:
+    """The number of challengers that may take part in one race at the same time: few at first, and more after some
+    rounds or if starts turn out to be cheap."""
+
+    def __init__(
+        self,
+        running: Sequence[Comparison],
+        num_places: int,
+        few: int,
+        is_final: bool,
+        num_affordable: Callable[[], int],
+    ) -> None:
+        """`num_places`: challengers that fit in memory. `few`: challengers at first. `num_affordable`: further
+        challengers that the remaining time allows."""
+        self._running = running
+        self._num_places = num_places
+        self._few = few
+        self._most = num_places if is_final else 1
+        self._num_affordable = num_affordable
+        self.num_rounds = 0
+
+    def num_slots(self) -> int:
+        """The number of places that time and memory allow. It never shrinks. It grows if starts turn out to be cheap:
+        the very first start reads its files from the disk and takes longest."""
+        self._most = max(self._most, min(self._num_places, len(self._running) + self._num_affordable()))
+        return self._most
+
+    def num_open(self) -> int:
+        """The number of places that are open now. A control that runs alone leaves a place for a candidate: it is only
+        useful beside one."""
+        number = min(self.num_slots(), self._few * (1 + self.num_rounds // LEADING_ROUNDS))
+        is_alone = all(one.is_control for one in self._running)
+        return min(self._num_places, max(number, len(self._running) + 1)) if is_alone else number

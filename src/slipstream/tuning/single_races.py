@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from slipstream.numbers import times
 from slipstream.records import Choice, Recipe, Setting, Speed, Verdict
-from slipstream.report.text.numbers import times
 from slipstream.tuning.budget import share_kept_back
 from slipstream.tuning.candidates import Candidate
 from slipstream.tuning.comparison import LEADING, LEADING_ROUNDS, Comparison
@@ -93,23 +93,34 @@ def race_alone(
         following = _second(candidate, choice, comparison)
         return comparison_of(following) if following is not None else None
 
-    def deadline_s() -> float:
-        best = max((winner.own_ratio for winner in winners), default=1.0)
-        better = [one for one in comparisons if one.outcome is None and one.promise() > best]
-        leader = max(better, key=Comparison.promise, default=None)
-        if leader is not None and leader.is_leading() and by_name[leader.technique].is_keepable:
-            leaders[:] = [leader]
-        if leaders or (best >= LEADING and not better):
-            return OVER
+    def best_ratio() -> float:
+        return max((winner.own_ratio for winner in winners), default=1.0)
+
+    def front_runner() -> Comparison | None:
+        better = [one for one in comparisons if one.outcome is None and one.promise() > best_ratio()]
+        return max(better, key=Comparison.promise, default=None)
+
+    def is_only_hope(comparison: Comparison) -> bool:
+        return not winners and comparison.is_hopeful() and by_name[comparison.technique].is_keepable
+
+    def end_s() -> float:
         num_climbing = sum(winner.is_climbed for winner in winners)
-        kept_back = share_kept_back(len(winners), num_climbing, state.num_provisional)
-        if leader is not None and not winners and leader.is_hopeful() and by_name[leader.technique].is_keepable:
-            moment_s = min(state.hope_s, state.budget.moment_s(kept_back))
-            if state.budget.now_s() >= moment_s:
-                leaders[:] = [leader]  # there is time to prove the best candidate, but not to decide all
-                return OVER
-            return moment_s
-        return state.budget.moment_s(kept_back)
+        return state.budget.moment_s(share_kept_back(len(winners), num_climbing, state.num_provisional))
+
+    def elect_leader(first: Comparison) -> None:
+        if first.is_leading() and by_name[first.technique].is_keepable:
+            leaders[:] = [first]
+        elif not leaders and is_only_hope(first) and state.budget.now_s() >= min(state.hope_s, end_s()):
+            leaders[:] = [first]  # there is time to prove the best candidate, but not to decide all
+
+    def update_deadline_s() -> float:
+        """Elects a leader if one is clear or the time is short, and returns when the race is to end."""
+        first = front_runner()
+        if first is not None:
+            elect_leader(first)
+        if leaders or (best_ratio() >= LEADING and first is None):
+            return OVER
+        return min(state.hope_s, end_s()) if first is not None and is_only_hope(first) else end_s()
 
     known |= {comparison.technique for comparison in begun}
     comparisons = [comparison_of(one.first) for one in candidates if one.technique not in known]
@@ -123,7 +134,7 @@ def race_alone(
         controls = controls or [
             state.control_comparison(anchor, _num_control_rounds(state)) for _ in range(num_controls)
         ]
-        state.scheduler.race([comparisons[0], *controls, *comparisons[1:]], deadline_s, settle)
+        state.scheduler.race([comparisons[0], *controls, *comparisons[1:]], update_deadline_s, settle)
     return sorted(winners, key=lambda winner: -winner.speed.ratio)
 
 

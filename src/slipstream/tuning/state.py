@@ -48,12 +48,11 @@ class TuningState:
         self.techniques = techniques
         self.journal = journal
         self.budget = Budget(backend, order.budget_s)
-        self.pool = TrialPool(backend, tell)
+        block_plan = _block_plan(session)
+        self.pool = TrialPool(backend, tell, lambda timing: evened(timing, block_plan))
         self.base = self.pool.trials("base", Recipe())
         self.numerics_check = NumericsCheck(self.pool, self.budget, self.base)
         self.noise = NoiseControl(order.margin)
-        block_plan = _block_plan(session)
-        self.pool.even = lambda timing: evened(timing, block_plan)
         self.pace_model = PaceModel()
         self.scheduler = RaceScheduler(self.pool, self.budget, tell, order.seed, block_plan, self.pace_model)
         self.conflicts: list[Conflict] = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from slipstream.records import BlockTiming, Fingerprint, Recipe, Role, TrialRecord, TrialSpec
+from slipstream.records import BlockTiming, Failure, Fingerprint, Recipe, Role, TrialRecord, TrialSpec
 from slipstream.tuning.progress import ProgressListener
 from slipstream.wire.backend import RaceBackend
 
@@ -47,9 +47,16 @@ class RecipeTrials:
 
 
 class TrialPool:
-    """All trials of a tuning, running or ended."""
+    """All trials of a tuning, running or ended. `spread_costs` spreads costs that fall into only some blocks, such as
+    epoch starts, over all blocks."""
 
-    def __init__(self, backend: RaceBackend, tell: ProgressListener) -> None:
+    def __init__(
+        self,
+        backend: RaceBackend,
+        tell: ProgressListener,
+        spread_costs: Callable[[BlockTiming], BlockTiming] = lambda timing: timing,
+    ) -> None:
+        self._spread_costs = spread_costs
         self._backend = backend
         self._tell = tell
         self._idents = itertools.count()
@@ -58,8 +65,6 @@ class TrialPool:
         self._idle: set[int] = set()  # ids of RecipeTrials that may be ended when memory is needed
         self._expected: dict[int, int] = {}  # the trial number that is reserved for each announced RecipeTrials
         self.past: list[TrialRecord] = []
-        # Spreads costs that fall into only some blocks, such as epoch starts, over all blocks.
-        self.even: Callable[[BlockTiming], BlockTiming] = lambda timing: timing
 
     def trials(self, role: Role, recipe: Recipe) -> RecipeTrials:
         """The existing trials of this recipe, if there are any. A trial that is still running needs no new start."""
@@ -84,11 +89,11 @@ class TrialPool:
             ident = self._expected[id(trials)] = next(self._idents)
             self._backend.expect(TrialSpec(ident, trials.role, trials.recipe))
 
-    def enter(self, trials: RecipeTrials) -> str:
-        """Starts a trial if none is running. Returns "", or why it failed."""
+    def enter(self, trials: RecipeTrials) -> Failure | None:
+        """Starts a trial if none is running. Returns None, or why it failed."""
         self._idle.discard(id(trials))
         if trials.trial is not None:
-            return ""
+            return None
         self._free_memory()
         ident = self._expected.pop(id(trials), None)
         ident = next(self._idents) if ident is None else ident
@@ -107,7 +112,7 @@ class TrialPool:
         if failure:
             return BlockTiming(-1, round, 0, 0, 0.0, 0, failure=failure)
         assert trials.trial is not None
-        timing = self.even(self._backend.run_block(trials.trial, round, num_steps, lead_in))
+        timing = self._spread_costs(self._backend.run_block(trials.trial, round, num_steps, lead_in))
         if timing.is_last and not timing.failure:
             timing = _closed(timing, num_steps, is_only=not trials.timings_of_trial)
         if timing.num_steps and not timing.is_disturbed:
@@ -159,7 +164,8 @@ def _closed(timing: BlockTiming, num_steps: int, is_only: bool) -> BlockTiming:
     if timing.num_steps > num_steps // 2:
         return timing
     reached = timing.first_step + timing.num_steps
-    failure = f"the script ended after {reached} steps, too few to time it" if is_only else ""
+    ended = Failure(f"the script ended after {reached} steps, too few to time it", "ended", reached)
+    failure = ended if is_only else None
     return msgspec.structs.replace(timing, is_disturbed=True, failure=failure)
 
 

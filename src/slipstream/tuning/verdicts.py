@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from slipstream.diagnose.statistics import median
+from slipstream.numbers import in_bytes, times
 from slipstream.records import Choice, Decision, Numerics, Speed, TrialRecord, Verdict
-from slipstream.report.text.numbers import in_bytes, times
 from slipstream.tuning.block_length import typical_step_s
 from slipstream.tuning.candidates import HOPELESS
 from slipstream.tuning.comparison import WORTH, Comparison

@@ -13,10 +13,21 @@ from math import ceil
 from pathlib import PurePath
 from statistics import fmean, median
 
-from slipstream.diagnose.notes import BUSY
+from slipstream.diagnose.notes import is_short_of_cores
 from slipstream.diagnose.selection import num_workers
+from slipstream.diagnose.speedtest_ranges import is_busy
 from slipstream.diagnose.summary import settled_steps
-from slipstream.records import PHASES, Difference, Environment, Outcome, PhaseChange, Session, SessionComparison, Step
+from slipstream.records import (
+    PHASES,
+    BusySession,
+    Difference,
+    Environment,
+    Outcome,
+    PhaseChange,
+    Session,
+    SessionComparison,
+    Step,
+)
 
 NUM_DRAWS = 600
 MOST_UNITS = 240  # per session; with more, neighbours are averaged, because medians of more units add nothing
@@ -49,6 +60,7 @@ def compare(before: Session, after: Session, names: tuple[str, str] = ("before",
         list(_phases(before, after, draws)),
         is_same,
         list(_notes(before, after, names)),
+        [busy for name, one in zip(names, (before, after), strict=True) if (busy := _busy(one, name)) is not None],
     )
 
 
@@ -132,11 +144,19 @@ def _notes(before: Session, after: Session, names: tuple[str, str]) -> Iterator[
     for name, session in zip(names, (before, after), strict=True):
         if (num_units := sum(map(len, units_of(session)))) < FEWEST_UNITS:
             yield f"{name} has only {num_units} steps: too few for a meaningful interval."
-        load, cores = session.environment.load, session.environment.num_usable
-        if any(note.startswith(f"{BUSY}:") for note in session.notes):
-            yield f"{BUSY} during {name}: its threads did not get the cores that they asked for."
-        elif load > max(1.0, cores):
-            yield f"{BUSY} when {name} began: a load of {load:.1f} on {cores:g} cores."
+        busy = _busy(session, name)
+        if busy is not None and busy.when == "during":
+            yield f"The machine was busy during {name}: its threads did not get the cores that they asked for."
+        elif busy is not None:
+            load = f"a load of {busy.load:.1f} on {busy.num_cores:g} cores"
+            yield f"The machine was busy when {name} began: {load}."
+
+
+def _busy(session: Session, name: str) -> BusySession | None:
+    load, cores = session.environment.load, session.environment.num_usable
+    if session.summary is not None and is_short_of_cores(session, session.summary):
+        return BusySession(name, "during", load, cores)
+    return BusySession(name, "at_start", load, cores) if is_busy(session.environment) else None
 
 
 def units_of(session: Session) -> list[list[Unit]]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from slipstream.records import BlockTiming, TrialRecord, TrialSpec
-
-# Prefix of the failure of a trial that ended in its warm-up because its steps took several times as long as the base's.
-SLOWER = "slower:"
+from slipstream.records import BlockTiming, Failure, TrialRecord, TrialSpec
 
 
 class RaceBackend(Protocol):
-    def enter(self, spec: TrialSpec) -> str:
+    def enter(self, spec: TrialSpec) -> Failure | None:
         """Starts the trial and runs its warm-up alone, so that start-up, the start of workers and compilation happen
-        outside timed blocks. Returns when the trial is paused at a tick: "", or one line that says why it failed."""
+        outside timed blocks. Returns when the trial is paused at a tick: None, or why it failed."""
         ...
 
     def expect(self, spec: TrialSpec) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from slipstream.records import Edit, Ending, Snapshot
+from slipstream.records import Edit, Ending, Snapshot, TechniqueNote
 
 _HEADER = struct.Struct("<I")
 _LONGEST_PATH = 100  # bytes; the system allows 107 on Linux and 103 elsewhere
@@ -53,7 +53,8 @@ class Standing(msgspec.Struct, frozen=True, tag=True):
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
-    """What the trial recorded since the last report. `changes`, `declined` and `edits` are always complete lists."""
+    """What the trial recorded since the last report. `changes`, `declined`, `complaints` and `edits` are always
+    complete lists."""
 
     losses: list[tuple[int, float]] = []
     snapshots: list[Snapshot] = []
@@ -62,8 +63,10 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     device_free_bytes: int = 0
     start_bytes: int = 0
     held_bytes: int = 0
-    changes: list[str] = []
-    declined: list[str] = []
+    limit_fault: str = ""
+    changes: list[TechniqueNote] = []
+    declined: list[TechniqueNote] = []
+    complaints: list[str] = []
     edits: list[Edit] = []
 
 

@@ -82,7 +82,7 @@ def fit_script(
     with process_backend as backend:
         fitting = fit(session, backend, with_limit(order, session), tell)
     session = msgspec.structs.replace(session, fitting=fitting)
-    return with_trials(session, process_backend.notes, process_backend.written)
+    return with_trials(session, process_backend.notes, process_backend.written, process_backend.no_overlay)
 
 
 def with_limit(order: FitOptions, session: Session) -> FitOptions:

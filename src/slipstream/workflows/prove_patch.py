@@ -15,10 +15,12 @@ from slipstream.records import (
     BlockTiming,
     Choice,
     Edit,
+    Failure,
     NumericsClass,
     Recipe,
     Session,
     Setting,
+    TechniqueNote,
     TrialRecord,
     TrialSpec,
     Verdict,
@@ -130,7 +132,7 @@ class PatchedBackend:
         self._files = files
         self._specs: dict[int, TrialSpec] = {}
 
-    def enter(self, spec: TrialSpec) -> str:
+    def enter(self, spec: TrialSpec) -> Failure | None:
         self._specs[spec.ident] = spec
         if spec.recipe.setting_of(PATCH) is not None:
             self._process_backend.lay_over(spec.ident, self._files)
@@ -162,5 +164,5 @@ class PatchedBackend:
         """Add the recipe with the patch, and what the patch changed. The trial itself does not know either."""
         spec = self._specs[trial]
         is_patched = spec.recipe.setting_of(PATCH) is not None
-        changes = [*record.changes, *([f"{PATCH}: {len(self._files)} files"] if is_patched else [])]
-        return msgspec.structs.replace(record, spec=spec, changes=changes)
+        patched = [TechniqueNote(PATCH, f"{len(self._files)} files")] if is_patched else []
+        return msgspec.structs.replace(record, spec=spec, changes=[*record.changes, *patched])

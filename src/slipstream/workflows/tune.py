@@ -18,6 +18,7 @@ from slipstream.records import NUMERICS, NumericsClass, Recipe, Session, Tuning
 
 if TYPE_CHECKING:
     from slipstream.supervise.check import ProgressLine
+    from slipstream.supervise.race import ProcessBackend
     from slipstream.tuning.options import TuneOptions
     from slipstream.tuning.progress import ProgressListener
 
@@ -59,14 +60,16 @@ def tune_script(
     if exit_code(session) or session.summary is None:
         raise NothingToTuneError(session)
     on_check(session)
-    tuning, notes, written = _race(session, order, tell, use_overlay)
-    return with_trials(msgspec.structs.replace(session, tuning=tuning), notes, written)
+    tuning, backend = _race(session, order, tell, use_overlay)
+    session = msgspec.structs.replace(session, tuning=tuning)
+    return with_trials(session, backend.notes, backend.written, backend.no_overlay)
 
 
-def with_trials(session: Session, notes: list[str], written: list[str]) -> Session:
-    """Add the notes of a race's trials, and the files that trials without an overlay wrote, to a session.
+def with_trials(session: Session, notes: list[str], written: list[str], no_overlay: str = "") -> Session:
+    """Add what the trials of a race told and left behind to a session.
 
-    What the session already lists is not repeated.
+    `written` are files that trials without an overlay wrote. `no_overlay` says why they had none. What the session
+    already lists is not repeated.
     """
     from slipstream.supervise.check import shorten
 
@@ -74,14 +77,15 @@ def with_trials(session: Session, notes: list[str], written: list[str]) -> Sessi
     return msgspec.structs.replace(
         session,
         notes=list(dict.fromkeys([*session.notes, *notes])),
+        no_overlay=session.no_overlay or no_overlay,
         written=list(dict.fromkeys(paths)),
     )
 
 
 def _race(
     session: Session, order: TuneOptions, tell: ProgressListener, use_overlay: bool
-) -> tuple[Tuning, list[str], list[str]]:
-    """Run the races. Returns the tuning, the notes of the trials, and the files that they wrote permanently."""
+) -> tuple[Tuning, ProcessBackend]:
+    """Run the races. Returns the tuning, and the backend with what the trials told and left behind."""
     from slipstream.diagnose.selection import is_on_cpu
     from slipstream.supervise.race import ProcessBackend, tick_of
     from slipstream.tuning.search import tune
@@ -96,7 +100,7 @@ def _race(
     )
     with process_backend as backend:
         tuning = tune(session, backend, order, tell)
-    return tuning, process_backend.notes, process_backend.written
+    return tuning, process_backend
 
 
 def environment_of(recipe: Recipe) -> dict[str, str]:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from slipstream.data.threads.rng_streams import RngStream, RngWatch, own_generators, redirect_draws
+from slipstream.data.threads.rng_streams import RngStream, own_generators, redirect_draws
 from slipstream.seams.patching import Patches
+from slipstream.seams.rng_state import RngState
 
 
 def draws() -> list[float]:
@@ -51,11 +52,11 @@ def test_a_stream_draws_like_a_worker_and_leaves_other_generators() -> None:
     from torch.utils.data._utils.worker import _generate_state
 
     base, number = 1234, 3
-    stream, watch = RngStream(), RngWatch()
+    stream, watch = RngStream(), RngState(own_generators())
     stream.seed(base, number)
     with stream.drawn_from():
         ours = draws()
-    assert watch.moved() == ""
+    assert watch.moved_library() == ""
     random.seed(base + number)
     torch.manual_seed(base + number)
     np.random.seed(_generate_state(base, number))
@@ -65,7 +66,7 @@ def test_a_stream_draws_like_a_worker_and_leaves_other_generators() -> None:
 @pytest.mark.usefixtures("redirected")
 def test_a_seed_set_in_a_thread_affects_only_its_stream() -> None:
     """Scripts often give an image and its mask the same transform by setting the same seed."""
-    stream, watch = RngStream(), RngWatch()
+    stream, watch = RngStream(), RngState(own_generators())
     stream.seed(0, 0)
     with stream.drawn_from():
         rows = []
@@ -78,7 +79,7 @@ def test_a_seed_set_in_a_thread_affects_only_its_stream() -> None:
             rows.append(draws())
             torch.set_rng_state(state)
             assert torch.initial_seed() == 7 and float(torch.rand(())) == rows[-1][0]
-    assert rows[0] == rows[1] and watch.moved() == ""
+    assert rows[0] == rows[1] and watch.moved_library() == ""
 
 
 def test_functions_imported_by_name_are_redirected() -> None:
@@ -89,12 +90,12 @@ def test_functions_imported_by_name_are_redirected() -> None:
     patches = Patches(lambda seam, fault: None, lambda: False)
     try:
         redirect_draws(patches)
-        stream, watch = RngStream(), RngWatch()
+        stream, watch = RngStream(), RngState(own_generators())
         with stream.drawn_from():
             module.seed(3)
             module.rand()
             module.flip()
-        assert watch.moved() == "" and module.flip is random.random is not bare
+        assert watch.moved_library() == "" and module.flip is random.random is not bare
         assert pickle.loads(pickle.dumps(random.random)) is random.random
     finally:
         patches.close()
@@ -112,20 +113,20 @@ def test_functions_imported_by_name_are_redirected() -> None:
 )
 @pytest.mark.usefixtures("redirected")
 def test_a_draw_that_bypasses_the_stream_is_detected_and_undone(draw: Callable[[], Any], library: str) -> None:
-    stream, watch = RngStream(), RngWatch()
+    stream, watch = RngStream(), RngState(own_generators())
     with stream.drawn_from():
         draw()
-    assert watch.moved() == library
+    assert watch.moved_library() == library
     watch.restore()
-    assert watch.moved() == ""
+    assert watch.moved_library() == ""
 
 
-def test_rng_watch_in_a_thread_uses_the_threads_stream() -> None:
+def test_rng_state_in_a_thread_uses_the_threads_stream() -> None:
     stream = RngStream()
     with stream.drawn_from():
-        watch = RngWatch()
+        watch = RngState(own_generators())
         torch.rand(1)
-        assert watch.moved() == "torch"
+        assert watch.moved_library() == "torch"
         watch.restore()
-        assert watch.moved() == "" and own_generators()["random"] is stream.random
-    assert own_generators()["torch"] is torch.default_generator
+        assert watch.moved_library() == "" and own_generators()[1] is stream.random
+    assert own_generators()[0] is torch.default_generator

@@ -53,10 +53,10 @@ def test_an_environment_gives_a_note_and_no_finding():
     ]
     diagnosis = diagnose(made_session(has_loader=False, input_ms=0, other_ms=40, stacks=stacks))
     assert diagnosis.findings == []
-    (note,) = [note for note in diagnosis.notes if "environment" in note]
+    (note,) = [note for note in diagnosis.diagnosis_notes if "environment" in note]
     assert note.startswith("The environment takes 29 of 71 ms a step (envs.step(actions), line 26).")
     few = diagnose(made_session(has_loader=False, input_ms=0, other_ms=4, stacks=stacks))
-    assert not any("environment" in note for note in few.notes)
+    assert not any("environment" in note for note in few.diagnosis_notes)
 
 
 def test_a_little_on_each_of_many_lines_is_no_line_to_change():
@@ -408,4 +408,4 @@ def test_the_leak_that_explains_the_memory_is_named():
     smaller = [leaks[0], msgspec.structs.replace(leaks[1], num_bytes=195 * 60_000)]  # the rest is in its graph
     again = next(one for one in ranked(msgspec.structs.replace(session, leaks=smaller)) if one.cause == found.cause)
     assert again.site.line == 41
-    assert found.advice.endswith("The values themselves are 199 KB each: keep few of them, or a number.")
+    assert found.advice.endswith("The values themselves are 199 kB each: keep few of them, or a number.")

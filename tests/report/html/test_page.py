@@ -15,11 +15,11 @@ import msgspec
 import pytest
 
 from slipstream.memory.remedies import list_remedies
+from slipstream.numbers import as_gain, in_bytes, in_ms
 from slipstream.records import Session
 from slipstream.report.html.page import to_page
 from slipstream.report.text.check import verdict
 from slipstream.report.text.memory import about, line_holders, module_holders, summarise
-from slipstream.report.text.numbers import as_gain, in_bytes, in_ms
 from slipstream.report.text.tune import gain, reasons, table_rows
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}

@@ -9,9 +9,9 @@ import pytest
 
 from slipstream.records import Choice, Event, Recipe, Session, Site
 from slipstream.report.html.environment import commands
+from slipstream.report.html.findings import excerpt, read_source
 from slipstream.report.html.loss_chart import loss_charts
 from slipstream.report.html.race_timeline import processes_of
-from slipstream.report.html.source import excerpt, read_source
 from slipstream.report.html.step_chart import MOST_COLUMNS, columns_of
 from slipstream.report.html.svg import Scale, clean, element, percent, roof, thinned, ticks, ticks_of_time
 from slipstream.report.html.tables import tune_table

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from slipstream.numbers import in_binary
 from slipstream.records import Choice, FitAttempt, Fitting, Recipe, Session
 from slipstream.records.race import Speed
 from slipstream.report.html.page import to_page
 from slipstream.report.json_export.export import export
 from slipstream.report.markdown import to_markdown
 from slipstream.report.terminal.session import render_brief, render_session
-from slipstream.report.text.fit import learning_rate_question, sentence
-from slipstream.report.text.numbers import in_binary
+from slipstream.report.text.fit import fit_rows, learning_rate_question, sentence
 from slipstream.testing.made_sessions import made_session
 
 GIB = 1 << 30
@@ -139,3 +139,13 @@ def test_the_question_is_put_and_not_answered() -> None:
 def test_units_of_a_limit() -> None:
     sizes = (12, 6 * GIB, 400 << 20, 1 << 44)
     assert [in_binary(size) for size in sizes] == ["12 B", "6.00 GiB", "400 MiB", "16.0 TiB"]
+
+
+def test_rows_say_by_fields_what_stands_out() -> None:
+    rows = {row.cells[0]: row for row in fit_rows(BATCHES) if not row.cells[-1].startswith("no limit")}
+    assert [name for name, row in rows.items() if row.has_run_out] == ["104"]
+    assert [name for name, row in rows.items() if row.is_chosen] == ["64", "96"]
+    kept = [row.cells[1] for row in fit_rows(REMEDIES) if row.is_chosen]
+    assert kept == [str(REMEDIES.recipe)]
+    unheld = FitAttempt(32, is_held=False, outcome="ran_out")
+    assert not fit_rows(msgspec.structs.replace(BATCHES, attempts=[unheld]))[0].has_run_out, "there was no limit"

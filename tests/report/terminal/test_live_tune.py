@@ -58,23 +58,41 @@ def test_it_never_reaches_the_edge(width: int, unicode: bool) -> None:
 
 def test_time_left_stays_when_the_names_are_long() -> None:
     line = tune_line(LiveTuneState([f"technique_{i}=long" for i in range(20)], "", 7, {}, "", 65.0), 5.0, 80)
-    assert "… · 5 s so far · at most 1.1 min left" in line
+    assert "round 7: technique_0=long and 19 more · 5 s so far · at most 1.1 min left" in line
 
 
 def test_every_verdict_is_a_line() -> None:
     line = verdict_line(made_verdict("workers", "kept", 1.51, 2, reason="faster beyond doubt"))
-    assert line == " kept      workers=2            1.51x 1.46–1.56 reordered    faster beyond doubt"
+    assert line == " kept      workers=2                  1.51x 1.46–1.56 reordered   faster beyond doubt"
     hostile = verdict_line(made_verdict("compile", "failed", reason="two\nlines, \x1b[31mred"))
     assert hostile.isprintable() and hostile.endswith("two lines, ?[31mred")
     assert verdict_line(made_verdict("workers", "kept", 1.51, 2), unicode=False).isascii()
 
 
+def test_a_name_that_does_not_fit_is_cut_only_if_it_is_the_only_one() -> None:
+    names = ["as it is", "nothing (A/A)", "low_memory_optimizer=8bit"]
+    line = tune_line(LiveTuneState(names, "", 2, {}, "", 65.0), 5.0, 90)
+    assert "round 2: as it is, nothing (A/A) and 1 more · 5 s" in line
+    assert "round 2: low_memory_optimi… · 5 s" in tune_line(LiveTuneState(names[2:], "", 2, {}, "", 65.0), 5.0, 66)
+
+
+def test_a_long_note_is_wrapped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    screen = Screen()
+    live = LiveTune(screen, thread=False)
+    live.note("check     The step waits for data 63% of the time: 63 ms a step, 23 ms if data were free.")
+    assert screen.getvalue().removeprefix("\r\x1b[2K").splitlines() == [
+        " check     The step waits for data 63% of the time: 63 ms a",
+        "           step, 23 ms if data were free.",
+    ]
+
+
 def test_names_of_combinations() -> None:
     names = [
-        verdict_line(made_verdict("workers", "kept", 1.5, 2, kind=kind))[11:32].strip()
+        verdict_line(made_verdict("workers", "kept", 1.5, 2, kind=kind))[11:37].strip()
         for kind in ("cumulative", "left_out", "total", "noise")
     ]
-    assert names == ["+ workers=2", "without workers", "all together", "nothing (A/A)"]
+    assert names == ["+ workers=2", "workers in recipe", "all together", "nothing (A/A)"]
 
 
 def test_a_log_gets_plain_lines_and_dots() -> None:
@@ -93,7 +111,7 @@ def test_a_log_gets_plain_lines_and_dots() -> None:
         live.note("Memory holds one rider at a time.")
     assert log.getvalue().splitlines() == [
         ".....",
-        " kept      workers=2            1.50x 1.46–1.54 reordered",
+        " kept      workers=2                  1.50x 1.46–1.54 reordered",
         " Memory holds one rider at a time.",
     ]
     assert live.summary == "1 kept"

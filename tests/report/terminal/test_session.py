@@ -9,7 +9,12 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from slipstream.records import Ceilings, Ending, Session
+from slipstream.records import (
+    Ceilings,
+    Ending,
+    IdleGpu,
+    Session,
+)
 from slipstream.report.notebook import to_html
 from slipstream.report.terminal.session import render_brief, render_session
 
@@ -146,8 +151,9 @@ def test_an_unused_gpu_is_reported_at_the_top(sessions: Sessions, paint: Paint) 
     assert sentence in paint(render_session, idle)
     assert sentence in paint(render_brief, idle)
     assert sentence not in paint(render_session, with_gpu)
-    noted = msgspec.structs.replace(idle, notes=[f"{sentence}: torch cannot see it."])
-    assert paint(render_session, noted).count(sentence) == 1
+    noted = msgspec.structs.replace(idle, idle_gpu=IdleGpu("NVIDIA A10G", "invisible"))
+    text = " ".join(paint(render_session, noted).split())
+    assert text.count(sentence) == 1 and f"{sentence}: torch cannot see it." in text
 
 
 def test_quiet_is_the_verdict_and_a_line_each(sessions: Sessions, paint: Paint) -> None:
@@ -158,10 +164,8 @@ def test_quiet_is_the_verdict_and_a_line_each(sessions: Sessions, paint: Paint) 
 
 def test_files_of_the_script_are_gone_only_under_an_overlay(sessions: Sessions, paint: Paint) -> None:
     assert "wrote checkpoint.pt; discarded" in paint(render_session, sessions["slow"])
-    real = msgspec.structs.replace(
-        sessions["slow"], notes=["No throw-away file system (--no-overlay): files are real."]
-    )
-    assert "wrote checkpoint.pt." in paint(render_session, real)
+    real = paint(render_session, msgspec.structs.replace(sessions["slow"], no_overlay="--no-overlay"))
+    assert "wrote checkpoint.pt." in real and "No throw-away file system (--no-overlay)" in real
 
 
 def test_missing_ceilings_say_why(sessions: Sessions, paint: Paint) -> None:

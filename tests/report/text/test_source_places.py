@@ -1,7 +1,7 @@
 """Locations are relative to the directory in which the command was started."""
 
 from slipstream.records import Site
-from slipstream.report.text.numbers import relative, where
+from slipstream.report.text.locations import relative, where
 
 
 def test_a_file_inside_the_working_directory_is_relative() -> None:

@@ -12,16 +12,17 @@ import pytest
 from rich.cells import cell_len
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Choice, Length, Recipe, Session, Speed, TrialRecord, TrialSpec
+from slipstream.numbers import as_ratio, between_ratios
+from slipstream.records import Choice, Length, Recipe, Session, Site, Speed, TrialRecord, TrialSpec
 from slipstream.records.race import FARTHEST
+from slipstream.report.html.page import to_page
 from slipstream.report.html.tables import whys
 from slipstream.report.html.verdict_chart import entries_of
 from slipstream.report.json_export.export import export
 from slipstream.report.markdown import to_markdown
 from slipstream.report.notebook import tuning_to_html
 from slipstream.report.terminal.session import render_brief, render_session
-from slipstream.report.text.numbers import as_ratio, between_ratios
-from slipstream.report.text.tune import CEILING, table_rows, worths
+from slipstream.report.text.tune import CEILING, gain, table_rows, worths
 from slipstream.testing.made_sessions import made_session
 from slipstream.testing.made_verdicts import made_tuning, made_verdict, tuned
 
@@ -119,6 +120,22 @@ def test_what_was_not_raced_is_one_line(sessions: Sessions, paint: Paint) -> Non
     text = paint(render_session, tuned(sessions["slow"], verdicts=[raced, *late]), width=100)
     assert text.count("workers, prefetch, pinned_memory: not raced") == 1 and "too little time" not in text
     assert [line.split()[0] for line in text.splitlines() if " rejected" in line] == ["channels_last"]
+
+
+def test_every_form_begins_with_the_whole_training_and_has_one_line_for_what_was_not_raced(session: Session) -> None:
+    assert session.tuning is not None
+    late = [made_verdict(name, "unsure", reason="not raced: too little time for it") for name in ("prefetch", "cache")]
+    session = tuned(session, verdicts=[*session.tuning.verdicts, *late])
+    for text in (to_markdown(session), tuning_to_html(session), to_page(session)):
+        visible = re.sub(r"<[^>]*>", " ", re.sub(r"(?s)<(style|script|title)\b.*?</\1>", "", text))
+        first, table = visible.index("90 epochs: 14 h → 9 h. A step is 1.61x as fast"), visible.index("as it is")
+        assert first < table
+        assert len(re.findall(r"prefetch, cache\W+not raced\. A longer --budget races them\.", visible)) == 1
+
+
+def test_the_headline_says_that_an_outer_loop_repeats_the_training(session: Session) -> None:
+    folds = msgspec.structs.replace(session, length=Length(num_epochs=14, around=Site("/home/ada/train.py", 90)))
+    assert gain(folds).startswith("14 epochs for each iteration of train.py:90: 14 h → 9 h. A step is")
 
 
 def test_a_ceiling_below_what_was_measured_is_not_shown(sessions: Sessions, paint: Paint) -> None:
@@ -313,3 +330,21 @@ def test_every_row_that_ran_has_its_memory() -> None:
     memory = {row.name: row.memory for row in rows}
     assert memory["nothing (A/A)"] == "410 MB" and memory["all that was kept"] == "700 MB"
     assert [name for name, text in memory.items() if not text] == ["compile=default", CEILING], "those never ran"
+
+
+def test_columns_are_sorted_by_the_numbers_behind_the_cells() -> None:
+    tuning = made_tuning()
+    base, kept = (row for row in table_rows(tuning) if row.name in ("as it is", "workers=2"))
+    [verdict] = [one for one in tuning.verdicts if str(one.choice) == "workers=2" and one.kind == "single"]
+    assert verdict.speed is not None
+    assert kept.orders == (
+        None,
+        verdict.batch_size,
+        verdict.peak_bytes,
+        verdict.step_ms,
+        verdict.samples_per_s,
+        verdict.speed.ratio,
+        None,
+        None,
+    )
+    assert base.orders[3] == tuning.base_step_ms and base.orders[5] == 1.0 and base.relative == "1.00x"

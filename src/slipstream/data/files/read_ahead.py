@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +22,6 @@ from torch.utils.data._utils import worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _SingleProcessDataLoaderIter
 
 from slipstream.data.files.index_to_path import Note, Path
-from slipstream.data.files.open_probe import OPENED
 from slipstream.data.files.readahead_thread import ReadaheadThread, most_bytes
 from slipstream.data.threads.iterator import ThreadedIter
 from slipstream.data.workers.worker_loop import DATA_QUEUE, INDEX_QUEUE, WorkerLoop, check_arguments
@@ -30,6 +32,37 @@ _MOST_KNOWN = 8  # datasets whose paths are remembered
 _STATE = "_slipstream_coming"  # attribute of an iterator
 _receivers: weakref.WeakValueDictionary[int, UpcomingFiles] = weakref.WeakValueDictionary()  # of notes, by key
 _keys = itertools.count()
+
+
+class OpenedFiles:
+    """The files that the thread that called `begin` opens until `end`. Python audit hooks cannot be removed, so there
+    is one hook per process, and it does nothing while no thread is recorded. Files that are opened without Python (by
+    OpenCV or a C++ reader) are not seen."""
+
+    def __init__(self) -> None:
+        self._is_hooked = False
+        self._thread = 0  # the recorded thread; 0: none
+        self._paths: list[str] = []
+
+    def begin(self) -> None:
+        if not self._is_hooked:
+            sys.addaudithook(self._on_audit_event)
+            self._is_hooked = True
+        self._paths = []
+        self._thread = threading.get_ident()
+
+    def end(self) -> list[str]:
+        self._thread = 0
+        return list(dict.fromkeys(self._paths))
+
+    def _on_audit_event(self, event: str, args: tuple[Any, ...]) -> None:
+        if self._thread and event == "open" and self._thread == threading.get_ident():
+            path = args[0]
+            if isinstance(path, (str, bytes, os.PathLike)):
+                self._paths.append(os.fsdecode(path))
+
+
+_OPENED = OpenedFiles()
 
 
 class UpcomingFiles:
@@ -177,17 +210,17 @@ def _drawing(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _before_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     upcoming: UpcomingFiles | None = vars(args[0]).get(_STATE)
     if upcoming is not None and upcoming.is_watching:
-        OPENED.begin()
+        _OPENED.begin()
 
 
 def _after_batch(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     upcoming: UpcomingFiles | None = vars(args[0]).get(_STATE)
     if upcoming is not None and upcoming.is_watching:
-        upcoming.add_note((indices_of(upcoming.begun), OPENED.end()))
+        upcoming.add_note((indices_of(upcoming.begun), _OPENED.end()))
 
 
 def _drop(token: None) -> None:
-    OPENED.end()
+    _OPENED.end()
 
 
 # --- the files that a batch opens in a worker ------------------------------------------------------------------------
@@ -219,7 +252,7 @@ class FileNoting:
         message = self._queue.get(timeout=timeout)
         if type(message) is tuple and self.data.num_left:
             self.indices = indices_of(message[1])
-            OPENED.begin()
+            _OPENED.begin()
         return message
 
     def __getattr__(self, name: str) -> Any:
@@ -235,7 +268,7 @@ class NoteQueue:
 
     def put(self, message: Any) -> None:
         if self.num_left and self._noting.indices:
-            note = self._noting.indices, OPENED.end()
+            note = self._noting.indices, _OPENED.end()
             self.num_left -= 1
             self._noting.indices = []  # a message that does not answer a request for a batch carries no note
             message = _Noted(message, self._key, note)

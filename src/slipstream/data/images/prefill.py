@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler, SubsetRandomSampler
 
 from slipstream.data.workers.worker_blockers import obstacle
+from slipstream.seams.rng_state import RngState
 
 DEADLINE_S = 45.0
 _MOST_INDICES = 500_000
@@ -30,15 +31,14 @@ def upcoming_indices(loader: Any) -> Sequence[int]:
     if not is_known or type(sampler) not in (RandomSampler, SequentialSampler, SubsetRandomSampler):
         return range(len(loader.dataset))
     generators = [torch.default_generator, loader.generator, getattr(sampler, "generator", None)]
-    states = [(generator, generator.get_state()) for generator in generators if generator is not None]
+    before = RngState(generator for generator in generators if generator is not None)
     try:
         torch.empty((), dtype=torch.int64).random_(
             generator=loader.generator
         )  # torch draws the seed of the epoch first
         return list(itertools.islice(sampler, _MOST_INDICES))
     finally:
-        for generator, state in states:
-            generator.set_state(state)
+        before.restore()
 
 
 def cannot_fill(loader: Any) -> str:

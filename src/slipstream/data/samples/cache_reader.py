@@ -15,8 +15,9 @@ from torch.utils.data import get_worker_info
 from slipstream.data.samples.serialise import SamplePayload, UnkeepableError, pack
 from slipstream.data.samples.shared_arena import ArenaEntry, SharedArena
 from slipstream.data.workers.dataset_fingerprint import difference, look, look_closely, walk
-from slipstream.data.workers.rng_state import GeneratorStates, States
+from slipstream.data.workers.dataset_generators import generators_of
 from slipstream.machine.free_memory import free_bytes
+from slipstream.seams.rng_state import RngState
 
 _SHARE = 0.3  # of the free memory
 _PROVED = 4  # samples that each process first requests twice from the dataset
@@ -69,13 +70,13 @@ class SampleReader:
         self._state = state
         self._arena = state.arena
         self._proof = state.proof
-        self._draws = GeneratorStates(dataset)
+        self._generators = generators_of(dataset)
         info = get_worker_info()
         self._writer = info.id if info is not None else -1
         self._compared: Counter[int] = Counter()
         self._num_batches = 0
         self._must_compare = False
-        self._before: States | None = None  # of the generators before the first sample of this batch from the dataset
+        self._before: RngState | None = None  # of the generators before the first sample of this batch from the dataset
         self._made: list[tuple[int, SamplePayload]] = []  # cached at the end of the batch if it drew no random number
 
     @property
@@ -105,7 +106,7 @@ class SampleReader:
             if entry is not None:
                 return self._arena.sample(entry)
             if self._before is None:
-                self._before = self._draws.states()
+                self._before = RngState(self._generators)
         except Exception as fault:
             self._arena.drop(f"{type(fault).__name__}: {fault}")
             return self._dataset[index]
@@ -124,7 +125,7 @@ class SampleReader:
         try:
             if self._before is None or self._arena.reason:
                 return
-            if self._draws.have_moved(self._before):
+            if self._before.has_moved():
                 self._arena.drop(DRAWN)
                 return
             for index, payload in self._made:
@@ -148,7 +149,7 @@ class SampleReader:
             return
         if self.is_proved:
             self._compare_or_keep(index, pack(sample))
-        elif self._before is not None and self._draws.have_moved(self._before):
+        elif self._before is not None and self._before.has_moved():
             self._arena.drop(DRAWN)
         else:
             self._prove(index, sample)
@@ -157,7 +158,7 @@ class SampleReader:
         proof = self._proof
         if not proof.has_begun:  # the first sample may open or read files, which changes the dataset
             proof.has_begun = True
-            self._draws, self._before = GeneratorStates(self._dataset), None
+            self._generators, self._before = generators_of(self._dataset), None
             proof.fingerprint = _fingerprint(self._dataset)
             return
         if changed := difference(proof.fingerprint, _fingerprint(self._dataset)):
@@ -175,10 +176,10 @@ class SampleReader:
     def _request_again(self, index: int, sample: Any, payload: SamplePayload) -> str:
         """Request a sample a second time. Returns why it must not be cached; "" if it may. The states of the generators
         are restored."""
-        before = self._draws.states()
+        before = RngState(self._generators)
         again = self._dataset[index]
-        if self._draws.have_moved(before):
-            self._draws.restore(before)
+        if before.has_moved():
+            before.restore()
             return DRAWN
         if not pack(again).is_same(payload):
             return "a sample differs when it is requested a second time"

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from slipstream.data.workers.dataset_fingerprint import difference, look
-from slipstream.data.workers.rng_state import GeneratorStates
+from slipstream.data.workers.dataset_generators import generators_of
 from slipstream.data.workers.worker_blockers import obstacle
+from slipstream.seams.rng_state import RngState
 
 MOST_S = 5.0
 _TRIED = 16  # samples between two estimates of the total time
@@ -69,14 +70,13 @@ def _answer(dataset: Any, most_s: float, pipe: Any) -> None:
 
 
 def _measure(dataset: Any, most_s: float) -> Any:
-    draws = GeneratorStates(dataset)
-    before = draws.states()
+    before = RngState(generators_of(dataset))
     try:
         lengths = _columns(dataset, most_s) if _has_columns(dataset) else _samples(dataset, most_s)
     finally:
-        has_drawn = draws.have_moved(before)
+        has_drawn = before.has_moved()
         if has_drawn:
-            draws.restore(before)
+            before.restore()
     if has_drawn:
         raise UnknownLengthsError("random numbers are drawn for its samples, so their lengths may change every time")
     return np.asarray(lengths, dtype=np.int64)

@@ -15,7 +15,7 @@ from slipstream.data.threads.iterator import ThreadedIter, fetcher_of
 from slipstream.data.threads.rng_streams import redirect_draws
 from slipstream.data.threads.thread_pool import BatchThreads, WorkerSlot, dismiss_all
 from slipstream.data.workers.dataset_fingerprint import difference, unread
-from slipstream.data.workers.loader_fingerprint import fingerprint_of, generator_states, restore
+from slipstream.data.workers.loader_fingerprint import fingerprint_of, save_generators
 from slipstream.seams.data_threads import is_beside
 from slipstream.seams.patching import Patches
 
@@ -57,14 +57,14 @@ class Threads:
         def _get_iterator(loader: Any) -> Any:
             if loader not in self._counts or is_beside() or _is_unusual():
                 return original(loader)
-            states = generator_states(loader)
+            generators = save_generators(loader)
             try:
                 return self._start(loader)
             except UncopyableError as fault:
                 self._retire(loader, f"{type(loader.dataset).__name__}: {fault}")
             except Exception as fault:
                 self._retire(loader, f"the threads could not be started ({type(fault).__name__}: {fault})")
-            restore(states)
+            generators.restore()
             return original(loader)  # an error of the script's own is raised again here
 
         return _get_iterator

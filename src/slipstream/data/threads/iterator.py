@@ -13,9 +13,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _SingleProcessDataLoaderIter
 
-from slipstream.data.threads.rng_streams import RngWatch
+from slipstream.data.threads.rng_streams import own_generators
 from slipstream.data.threads.thread_pool import BatchTask, BatchThreads, WorkerSlot
 from slipstream.data.workers.dataset_fingerprint import difference, look
+from slipstream.seams.rng_state import RngState
 
 HELD = 2  # batches per thread, built or being built, unless the script sets prefetch_factor
 
@@ -140,15 +141,15 @@ class ThreadedIter(_BaseDataLoaderIter):
         self._is_started = True
         if not self._num_workers:
             self._draw(self._depth)
-        watch = RngWatch()
+        before = RngState(own_generators())
         self._send(0, 0)
         if not self._pending or not self.batch_threads.wait_for(0, self._timeout):
             return
-        library = watch.moved()
+        library = before.moved_library()
         if library:
             self._give_up(f"the dataset draws from {library} in a way that cannot be separated by thread")
             self.batch_threads.join()
-            watch.restore()
+            before.restore()
 
     def _send(self, first: int, count: int) -> None:
         self._draw(count)

@@ -2,8 +2,8 @@
 
 When a data thread draws from `random`, `numpy.random` or torch without its own generator, the numbers come from the
 stream of its worker slot, and the script's generators do not advance. A stream yields the same numbers that a worker
-process with the same number would draw. Draws that bypass the stream can be detected with `RngWatch`, because they
-advance the script's generators."""
+process with the same number would draw. Draws that bypass the stream can be detected with an `RngState`, because
+they advance the script's generators."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from torch.utils.data._utils import worker
 
 from slipstream.seams import data_threads
 from slipstream.seams.patching import Patches
+from slipstream.seams.rng_state import default_generators
 
 _own = threading.local()  # .stream: the stream that the current thread draws from
 _TORCH = ("manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state")
@@ -154,45 +155,10 @@ def _divided(module: Any, name: str, own: Callable[[RngStream], Draw]) -> tuple[
     return original, draw
 
 
-# --- detecting whether generators have advanced ----------------------------------------------------------------------
-
-
-def own_generators() -> dict[str, Any]:
-    """The generators that code without its own generator draws from in the current thread, by library. To detect draws
-    of a dataset, use these generators: in a data thread they are not the script's."""
+def own_generators() -> list[Any]:
+    """The generators that code without its own generator draws from in the current thread. To detect draws of a
+    dataset, use these generators: in a data thread they are not the script's."""
     stream = getattr(_own, "stream", None)
-    if stream is not None:
-        found = {"torch": stream.torch, "random": stream.random, "numpy.random": stream.numpy}
-    else:
-        numpy: Any = sys.modules.get("numpy.random")
-        hidden = numpy.mtrand._rand if numpy is not None else None
-        found = {"torch": torch.default_generator, "random": random._inst, "numpy.random": hidden}
-    return {library: generator for library, generator in found.items() if generator is not None}
-
-
-class RngWatch:
-    """The states of these generators at one moment. A caller that draws nothing itself can check later whether other
-    code has drawn from them."""
-
-    def __init__(self) -> None:
-        self._states = [(library, one, _state(one)) for library, one in own_generators().items()]
-
-    def moved(self) -> str:
-        """The first library whose generator has advanced; "" if none has."""
-        return next((library for library, one, state in self._states if not _is_equal(_state(one), state)), "")
-
-    def restore(self) -> None:
-        for _, one, state in self._states:
-            one.setstate(state) if isinstance(one, random.Random) else one.set_state(state)
-
-
-def _state(generator: Any) -> Any:
-    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
-
-
-def _is_equal(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if type(one) is not type(other) or len(one) != len(other):
-        return False
-    return all(bool((a == b).all()) if hasattr(a, "all") else a == b for a, b in zip(one, other, strict=True))
+    if stream is None:
+        return default_generators()
+    return [generator for generator in (stream.torch, stream.random, stream.numpy) if generator is not None]

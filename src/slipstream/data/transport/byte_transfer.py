@@ -15,7 +15,7 @@ from slipstream.data.transport.byte_packing import Packed, PackedBatches, Packer
 from slipstream.data.transport.copy_calls import NAMES, read_copy, waits_not
 from slipstream.data.transport.nonblocking import is_accelerator
 from slipstream.data.workers.worker_loop import DATA_QUEUE, WorkerLoop, check_arguments
-from slipstream.seams.batches import walk_tensors
+from slipstream.seams.nested import walk_tensors
 from slipstream.seams.patching import Patches, Substitute
 
 _PROVED = 3  # copies that are made in both ways and compared

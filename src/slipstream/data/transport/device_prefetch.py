@@ -16,7 +16,7 @@ from slipstream.data.threads.iterator import ThreadedIter
 from slipstream.data.transport.copy_calls import NAMES, read_copy
 from slipstream.data.transport.copy_stream import Device
 from slipstream.data.transport.live_batches import LiveBatches
-from slipstream.seams.batches import walk_tensors
+from slipstream.seams.nested import walk_tensors
 from slipstream.seams.patching import Patches, Substitute
 
 _MOST_MISSES = 3  # unused copies of a tensor in a row, after which it is no longer copied

@@ -12,7 +12,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.data.transport.copy_calls import NAMES, Arguments, read_copy, without_waiting
 from slipstream.data.transport.live_batches import LiveBatches
-from slipstream.seams.batches import walk_tensors
+from slipstream.seams.nested import walk_tensors
 from slipstream.seams.patching import Patches, rewrite_arguments
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from slipstream.data.workers.dataset_fingerprint import look_closely
-
-States = list[tuple[Any, torch.Tensor]]
+from slipstream.seams.rng_state import RngState
 
 
 def fingerprint_of(loader: Any, before: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -18,11 +17,5 @@ def fingerprint_of(loader: Any, before: dict[str, Any] | None = None) -> dict[st
     return {**look_closely(loader.dataset, before=before), **collate, "collate_fn": (id(loader.collate_fn), None)}
 
 
-def generator_states(loader: Any) -> States:
-    generators = {id(g): g for g in (torch.default_generator, loader.generator) if g is not None}
-    return [(generator, generator.get_state()) for generator in generators.values()]
-
-
-def restore(states: States) -> None:
-    for generator, state in states:
-        generator.set_state(state)
+def save_generators(loader: Any) -> RngState:
+    return RngState(one for one in (torch.default_generator, loader.generator) if one is not None)

@@ -7,19 +7,19 @@ indices already in `iter()`. With persistent workers, it draws no seed for a new
 from __future__ import annotations
 
 import contextlib
+import random
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils import worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from slipstream.data.workers.dataset_fingerprint import difference, look, unread
-from slipstream.data.workers.iterator_lifetime import IteratorHold
-from slipstream.data.workers.loader_fingerprint import fingerprint_of, generator_states, restore
-from slipstream.data.workers.reseeding import ReseedingQueue
+from slipstream.data.workers.loader_fingerprint import fingerprint_of, save_generators
 from slipstream.seams.patching import Patches
 
 _MOST_LENT = 4  # loaders that have added persistent workers at a time
@@ -108,7 +108,7 @@ class LoaderEpochs:
             self._tell("a loader continues without workers: four other loaders already have added workers")
             _without_workers(loader)
             return original(loader)
-        states = generator_states(loader)
+        generators = save_generators(loader)
         try:
             return original(loader)
         except Exception as fault:
@@ -116,7 +116,7 @@ class LoaderEpochs:
                 f"a loader continues without workers: they could not be started ({type(fault).__name__}: {fault})"
             )
             _without_workers(loader)
-            restore(states)
+            generators.restore()
         return original(loader)  # an error of the script's own is raised again here
 
     def _num_lent(self) -> int:
@@ -239,3 +239,82 @@ def _reseeded(iterator: Any) -> Iterator[None]:
         yield
     finally:
         iterator._index_queues = queues
+
+
+# --- the iterator's life ---------------------------------------------------------------------------------------------
+
+
+class IteratorHold:
+    """Keeps the iterator alive until its loader is destroyed, so that it never becomes part of a cycle.
+
+    Torch ends workers in the iterator's `__del__`. If the loader is part of a reference cycle (a Trainer, a caught
+    exception), that is too late: the queues are gone by then, and torch waits five seconds for each worker in vain."""
+
+    def __init__(self, loader: Any, iterator: Any) -> None:
+        self._box = [iterator]
+        self._finalizer = weakref.finalize(loader, self._box.clear)
+        self._finalizer.atexit = False
+
+    def is_shared(self) -> bool:
+        """Whether anything besides this object and the loader holds the iterator. The reference count is compared with
+        that of an example object that is held in the same two ways."""
+        example = [object()]
+        loader = {"_iterator": example[0]}
+        is_shared = sys.getrefcount(self._box[0]) > sys.getrefcount(example[0])
+        del loader
+        return is_shared
+
+    def release(self) -> None:
+        self._finalizer.detach()
+        self._box.clear()
+
+
+# --- the seeds of persistent workers ---------------------------------------------------------------------------------
+
+
+class ReseedingQueue:
+    """Wraps a worker's index queue during a reset and adds the seed to torch's own "resume" message, which the worker
+    unpickles after all messages of the last epoch and before any message of the next."""
+
+    def __init__(self, queue: Any, resume_type: type, base_seed: int) -> None:
+        self._queue = queue
+        self._resume_type = resume_type
+        self._base_seed = base_seed
+
+    def put(self, message: Any) -> None:
+        if isinstance(message, self._resume_type):
+            message = _Reseed(message, self._base_seed)
+        self._queue.put(message)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+class _Reseed:
+    def __init__(self, message: Any, base_seed: int) -> None:
+        self._message = message
+        self._base_seed = base_seed
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return reseed, (self._message, self._base_seed)
+
+
+def reseed(message: Any, base_seed: int) -> Any:
+    """Unpickled in the worker: seed the generators as torch does when a worker starts. Returns torch's own message."""
+    info = get_worker_info()
+    if info is not None:  # the worker sends the message back to the main process, which must keep its generators
+        with contextlib.suppress(Exception):  # with an unknown torch version the worker keeps its current generators
+            _seed_worker(info, base_seed)
+    return message
+
+
+def _seed_worker(info: Any, base_seed: int) -> None:
+    seed = base_seed + info.id
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if vars(worker)["HAS_NUMPY"]:
+        import numpy as np
+
+        generate: Any = worker._generate_state
+        np.random.seed(generate(base_seed, info.id))
+    object.__setattr__(info, "seed", seed)  # not by assignment, because the object is frozen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_of, gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.operator_shares import is_compute_bound, operators_ms, self_ms
 from slipstream.diagnose.selection import blocks_of, is_on_cpu, main_model, num_workers, watched_kinds
-from slipstream.diagnose.source_hints import count, ms
+from slipstream.numbers import part_of_ms, plural
 from slipstream.records import Finding, Rehearsal, Session, Site, Summary
 
 LARGE_MS = 0.1  # a shorter operator is not worth a second thread
@@ -27,11 +27,11 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _rehearsed(session: Session, summary: Summary, threads: int, rehearsal: Rehearsal) -> Finding:
-    usable = count(session.environment.num_usable, "usable core")
+    usable = plural(session.environment.num_usable, "usable core")
     return Finding(
         cause="cpu_threads",
-        title=f"{count(threads, 'thread')} on {usable}",
-        evidence=f"torch computes with {count(threads, 'thread')} on {usable}; "
+        title=f"{plural(threads, 'thread')} on {usable}",
+        evidence=f"torch computes with {plural(threads, 'thread')} on {usable}; "
         f"with {rehearsal.setting}, {rehearsed_words(rehearsal)}.",
         predicted_gain=rehearsed_gain(summary, rehearsal, _computing_ms(summary)),
         change=f"torch.set_num_threads({rehearsal.setting})",
@@ -49,9 +49,9 @@ def _too_many(session: Session, summary: Summary, threads: int) -> Finding:
     wanted = max(1, int(usable))
     return Finding(
         cause="cpu_threads",
-        title=f"{threads} threads on {count(usable, 'core')}",
-        evidence=f"torch computes with {threads} threads on {count(usable, 'usable core')}; "
-        f"forward, backward and optimizer take {ms(_computing_ms(summary))} of {ms(summary.step_ms)} ms.",
+        title=f"{threads} threads on {plural(usable, 'core')}",
+        evidence=f"torch computes with {threads} threads on {plural(usable, 'usable core')}; "
+        f"forward, backward and optimizer take {part_of_ms(_computing_ms(summary), summary.step_ms)}.",
         predicted_gain=gain_without(summary.step_ms, _computing_ms(summary), lost),
         change=f"torch.set_num_threads({wanted})",
         site=_site(session),
@@ -73,9 +73,9 @@ def _too_few(session: Session, summary: Summary, threads: int, cores: int) -> li
     return [
         Finding(
             cause="cpu_threads",
-            title=f"{count(threads, 'thread')} for {count(cores, 'free core')}",
-            evidence=f"torch computes with {count(threads, 'thread')}{busy}, and {count(cores, 'core')} could; "
-            f"forward, backward and optimizer take {ms(now_ms)} of {ms(summary.step_ms)} ms.",
+            title=f"{plural(threads, 'thread')} for {plural(cores, 'free core')}",
+            evidence=f"torch computes with {plural(threads, 'thread')}{busy}, and {plural(cores, 'core')} could; "
+            f"forward, backward and optimizer take {part_of_ms(now_ms, summary.step_ms)}.",
             predicted_gain=gain_of(summary.step_ms, summary.step_ms - now_ms + min(now_ms, then_ms)),
             change=f"torch.set_num_threads({cores})",
             site=_site(session),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.selection import is_on_cpu, main_model
-from slipstream.diagnose.source_hints import ms, percent
+from slipstream.numbers import in_percent, part_of_ms
 from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 1e-3
@@ -36,8 +36,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="denormals",
             title="The CPU computes with denormal numbers",
-            evidence=f"{percent(share)} of the values in inputs, activations, gradients and parameters are denormal; "
-            f"forward, backward and optimizer take {ms(computing_ms)} of {ms(summary.step_ms)} ms{proof}.",
+            evidence=f"{in_percent(share)} of the values in inputs, activations, gradients and parameters are "
+            f"denormal; forward, backward and optimizer take {part_of_ms(computing_ms, summary.step_ms)}{proof}.",
             predicted_gain=gain,
             change=SCALED if needs_them else "torch.set_flush_denormal(True)",
             site=model.site if model else None,

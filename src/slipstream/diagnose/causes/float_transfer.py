@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.selection import is_on_accelerator, most_frequent_site, training_loader, transfers
-from slipstream.diagnose.source_hints import ms, size
+from slipstream.numbers import in_bytes, part_of_ms
 from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 0.03
@@ -23,8 +23,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="float_transfer",
             title="Floats are moved where bytes would do",
-            evidence=f"{size(floats)} of each batch of {size(num_bytes)} are floats with at most 256 different values; "
-            f"copies to the device take {ms(transfer_ms)} of {ms(summary.step_ms)} ms a step.",
+            evidence=f"{in_bytes(floats)} of each batch of {in_bytes(num_bytes)} are floats with at most 256 different "
+            f"values; copies to the device take {part_of_ms(transfer_ms, summary.step_ms)} a step.",
             predicted_gain=gain_without(summary.step_ms, transfer_ms * floats / num_bytes, SAVED),
             change="images.to(device, non_blocking=True).float().div_(255), with the dataset returning uint8",
             site=most_frequent_site(session, transfers(session)) or loader.site,

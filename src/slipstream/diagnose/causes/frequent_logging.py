@@ -6,9 +6,10 @@ from collections import Counter
 
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total, watched_stacks
-from slipstream.diagnose.source_hints import ms, percent, trainers_own
+from slipstream.diagnose.source_hints import trainers_own
 from slipstream.diagnose.stack_facts import asks_to_log, is_logging
 from slipstream.diagnose.typical_step import sampled_step
+from slipstream.numbers import in_percent, part_of_ms
 from slipstream.records import Finding, Session, Site, StackCount, Summary
 
 SAVED = 0.95  # share saved if only every twentieth step logs
@@ -32,8 +33,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="frequent_logging",
             title="Metrics are computed in every step" if work == "Metrics" else "Logging takes a part of every step",
-            evidence=f"{work} take {ms(logging_ms)} of {ms(step.step_ms)} ms {step.words} "
-            f"({percent(logging_ms / step.step_ms)}).",
+            evidence=f"{work} take {part_of_ms(logging_ms, step.step_ms)} {step.words} "
+            f"({in_percent(logging_ms / step.step_ms)}).",
             predicted_gain=gain_without(step.step_ms, logging_ms, SAVED),
             change=_change(session, hot.site if hot else None),
             site=hot.site if hot else None,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.selection import blocks_of, epoch_steps, most_frequent_site, steps_of
-from slipstream.diagnose.source_hints import ms, percent, trainers_own
+from slipstream.diagnose.source_hints import trainers_own
 from slipstream.diagnose.statistics import fmean, median
+from slipstream.numbers import in_ms, in_percent
 from slipstream.records import BlockKind, Event, Finding, Session, Site, Summary
 
 KINDS: tuple[BlockKind, ...] = ("warmup", "watch", "kept")
@@ -28,8 +29,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="frequent_saving",
             title="Checkpoints are written very often",
-            evidence=f"Saving takes {ms(one_ms)} ms and happens {every}: "
-            f"{percent(rate * one_ms / now_ms)} of the training time.",
+            evidence=f"Saving takes {in_ms(one_ms)} and happens {every}: "
+            f"{in_percent(rate * one_ms / now_ms)} of the training time.",
             predicted_gain=gain_of(now_ms, plain_ms + (1 - SAVED) * rate * one_ms),
             change=_change(session, site, _interval(one_ms, plain_ms, rate)),
             site=site,

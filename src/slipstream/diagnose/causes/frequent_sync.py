@@ -7,9 +7,9 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_of, gain_without
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
 from slipstream.diagnose.selection import blocks_of, is_on_accelerator, most_frequent_site, watched_kinds, watched_steps
-from slipstream.diagnose.source_hints import ms, percent
 from slipstream.diagnose.stack_facts import reads_values
 from slipstream.diagnose.statistics import fmean
+from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Event, Finding, Session, Site, Summary
 
 LEAST_SHARE = 0.05  # of a step on the CPU
@@ -32,7 +32,7 @@ def _find_reads(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="frequent_sync",
             title="Every step reads values out of tensors",
-            evidence=f"{ms(reading_ms)} of {ms(summary.step_ms)} ms a step ({percent(reading_ms / summary.step_ms)}) "
+            evidence=f"{part_of_ms(reading_ms, summary.step_ms)} a step ({in_percent(reading_ms / summary.step_ms)}) "
             "go into reading values out of tensors (.item(), .tolist(), .numpy()) and computing with them.",
             predicted_gain=gain_without(summary.step_ms, reading_ms, SAVED),
             change=OF_GRADIENTS if "grad" in hot.site.text else WHOLE,
@@ -59,8 +59,8 @@ def _find_waits(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="frequent_sync",
             title="The host waits for the device in every step",
-            evidence=f"{per_step:.1f} waits a step, {ms(sync_ms)} of {ms(summary.step_ms)} ms; "
-            f"the device computes for {ms(device_ms)} ms of it.",
+            evidence=f"{per_step:.1f} waits a step, {part_of_ms(sync_ms, summary.step_ms)}; "
+            f"the device computes for {in_ms(device_ms)} of it.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change=f"if step % 50 == 0: {_text(site)}",
             site=site,

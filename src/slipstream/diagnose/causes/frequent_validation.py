@@ -7,9 +7,10 @@ from collections import Counter
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.selection import epoch_steps, watched_steps
-from slipstream.diagnose.source_hints import count, ms, percent, trainers_own
+from slipstream.diagnose.source_hints import trainers_own
 from slipstream.diagnose.statistics import fmean
 from slipstream.diagnose.validation import ValidationCost, validation_cost
+from slipstream.numbers import in_ms, in_percent, plural
 from slipstream.records import Evaluation, Finding, Session, Site, Summary
 
 LEAST_SHARE = 0.15
@@ -39,8 +40,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             title="Much of the epoch is validation",
             # The evidence shows a product, because the mean step behind it would differ from the median in the
             # headline.
-            evidence=f"Validation takes {ms(cost.ms)} ms{_how_often(cost)}, beside {ms(cost.every_steps * step_ms)} ms "
-            f"of training: {percent(share)} of the time{' at the most' if cost.is_once else ''}.",
+            evidence=f"Validation takes {in_ms(cost.ms)}{_how_often(cost)}, beside {in_ms(cost.every_steps * step_ms)} "
+            f"of training: {in_percent(share)} of the time{' at the most' if cost.is_once else ''}.",
             predicted_gain=gain_of(1.0, (1 - share) + share / rarer),
             change=_change(session, site, cost, rarer),
             site=site,
@@ -57,7 +58,7 @@ def _who_validates(session: Session, evaluation: Evaluation) -> Site | None:
 
 
 def _how_often(cost: ValidationCost) -> str:
-    steps = count(cost.every_steps, "step")
+    steps = plural(cost.every_steps, "step")
     return f", seen once in {steps}" if cost.is_once else f" after every {steps}"
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_of_class
 from slipstream.diagnose.selection import device_of, is_on_accelerator, is_on_cpu, main_model
-from slipstream.diagnose.source_hints import joined, ms, percent
+from slipstream.diagnose.source_hints import joined
 from slipstream.diagnose.speedtest_context import SOURCE, precision_ratio
+from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Finding, Session, Summary, TorchFacts
 
 SAVED = {"bf16": 0.5, "fp16": 0.5, "tf32": 0.35}  # share of the time in tensor contractions
@@ -34,7 +35,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="full_precision",
             title=f"fp32 on hardware with {unit} units",
-            evidence=f"Tensor contractions in fp32 are {percent(share)} of the {ms(computing_ms)} ms that a step "
+            evidence=f"Tensor contractions in fp32 are {in_percent(share)} of the {in_ms(computing_ms)} that a step "
             f"computes; {device_of(session)} has {unit} units{proof}.",
             predicted_gain=gain,
             change='torch.set_float32_matmul_precision("high")'

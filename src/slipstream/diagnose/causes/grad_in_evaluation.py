@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without
-from slipstream.diagnose.source_hints import ms, percent
 from slipstream.diagnose.validation import validation_cost
+from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Finding, Session, Summary
 
 SAVED = 0.25  # share of the forward pass that is saved: bookkeeping of the graph, and storing what backward would need
@@ -24,7 +24,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             cause="grad_in_evaluation",
             title="Validation keeps gradients on",
             evidence=f"{len(seen)} of {len(session.evaluations)} evaluations ran with gradients on; one takes "
-            f"{ms(cost.ms)} ms, {percent(share)} of the time, and holds every activation in memory.",
+            f"{in_ms(cost.ms)}, {in_percent(share)} of the time, and holds every activation in memory.",
             predicted_gain=gain_without(1.0, share * forward, SAVED),
             change="@torch.inference_mode() above the function, or: with torch.no_grad(): ...",
             site=site,

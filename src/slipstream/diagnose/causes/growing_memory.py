@@ -8,7 +8,7 @@ import re
 
 from slipstream.diagnose.memory_growth import GrowthTrend, find_growth
 from slipstream.diagnose.selection import training_loader
-from slipstream.diagnose.source_hints import size
+from slipstream.numbers import in_bytes
 from slipstream.records import Finding, Leak, Session, Summary
 
 _KEPT = re.compile(r"(?:\.(?:append|appendleft|add)\(|\+=\s*|\]\s*=\s*)(?P<what>[A-Za-z_][\w.]*)\s*\)?\s*(?:#.*)?$")
@@ -56,7 +56,7 @@ def _evidence(growth: GrowthTrend, leak: Leak | None) -> str:
     elif growth.tensors_per_step > 0:
         parts.append(f"{growth.tensors_per_step:.1f} more tensors")
     if growth.bytes_per_step > 0:
-        parts.append(f"{size(growth.bytes_per_step)} more memory")
+        parts.append(f"{in_bytes(growth.bytes_per_step)} more memory")
     held = f" {leak.name} holds {leak.num_tensors} of them." if leak else ""
     if leak is not None and leak.is_sum:
         held = f" {leak.name} is a sum of {leak.num_tensors} with their graphs."
@@ -78,7 +78,9 @@ def _values_advice(growth: GrowthTrend, leak: Leak | None) -> str:
     """Advice if the graphs are not what fills the memory, so that dropping them frees little of it."""
     if leak is None or not _explains(leak, growth):
         return ""
-    return f"The values themselves are {size(leak.num_bytes / leak.num_tensors)} each: keep few of them, or a number."
+    return (
+        f"The values themselves are {in_bytes(leak.num_bytes / leak.num_tensors)} each: keep few of them, or a number."
+    )
 
 
 def _cache_advice(session: Session, growth: GrowthTrend, leak: Leak | None) -> str:
@@ -88,7 +90,7 @@ def _cache_advice(session: Session, growth: GrowthTrend, leak: Leak | None) -> s
     if leak is None or leak.site is None or "] =" not in leak.site.text or growth.num_steps >= num_batches:
         return ""
     whole = growth.bytes_per_step * num_batches
-    held = f"it would hold {size(whole)} after {num_batches:,} batches"
+    held = f"it would hold {in_bytes(whole)} after {num_batches:,} batches"
     return f"If {leak.name} is a cache that fills in the first epoch: {held}."
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
 from slipstream.diagnose.input_path import InputPath, batch_bytes, costs_time, floor_of, input_path
-from slipstream.diagnose.source_hints import ms, percent
 from slipstream.diagnose.speedtest_context import about_handing_over
+from slipstream.numbers import in_percent, part_of_ms
 from slipstream.records import Finding, Session, StackCount, Summary
 
 SAVED = 0.8  # share saved by tensors in shared memory, or by reused buffers
@@ -38,13 +38,13 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     arrays = "" if path.loader.tensor_facts else "; the batch holds no tensors, so all of it is pickled through a pipe"
     # Workers with little work have too few samples, so nothing is known about their time.
     is_known = total(path.stacks) >= FEWEST_SAMPLES
-    beside = f" and {percent(in_worker)} of the workers' time" if is_known else ""
+    beside = f" and {in_percent(in_worker)} of the workers' time" if is_known else ""
     return [
         Finding(
             cause="heavy_handover",
             title="Batches are expensive to pass between processes",
-            evidence=f"The step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms for data; pickling and copying "
-            f"between processes is {percent(in_main)} of it{beside}{arrays}.",
+            evidence=f"The step waits {part_of_ms(path.wait_ms, summary.step_ms)} for data; pickling and copying "
+            f"between processes is {in_percent(in_main)} of it{beside}{arrays}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change="return tensors from the collate function (they travel in shared memory), and only what is used",
             site=path.loader.site,

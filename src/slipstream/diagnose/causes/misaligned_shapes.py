@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_of_class
 from slipstream.diagnose.selection import is_on_accelerator, main_model
-from slipstream.diagnose.source_hints import percent
+from slipstream.numbers import in_percent
 from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 0.1
@@ -28,7 +28,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             cause="misaligned_shapes",
             title="A dimension does not fit the tensor cores",
             evidence=f"{worst.class_name} {worst.path} has {worst.dimension}={worst.size}; together such layers are "
-            f"{percent(share)} of the time in tensor contractions.",
+            f"{in_percent(share)} of the time in tensor contractions.",
             predicted_gain=gain_without(summary.step_ms, contracting_ms * share, SAVED),
             change=f"{worst.dimension}={worst.wanted}",
             site=model.site if model else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_named
 from slipstream.diagnose.selection import is_on_cuda, main_model, watched_steps
-from slipstream.diagnose.source_hints import percent
+from slipstream.numbers import in_percent
 from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 0.3
@@ -23,7 +23,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="no_autotune",
             title="cuDNN's autotuner is off",
-            evidence=f"Convolutions are {percent(share)} of the step's compute, the batch keeps its size, "
+            evidence=f"Convolutions are {in_percent(share)} of the step's compute, the batch keeps its size, "
             "and cudnn.benchmark is off.",
             predicted_gain=gain_without(summary.step_ms, compute_phases_ms(summary) * share, SAVED),
             change="torch.backends.cudnn.benchmark = True",

@@ -10,9 +10,9 @@ from slipstream.diagnose.hoisting import hoisted
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
 from slipstream.diagnose.notes import is_environment
 from slipstream.diagnose.selection import watched_steps
-from slipstream.diagnose.source_hints import ms, percent
 from slipstream.diagnose.stack_facts import is_logging, line_to_change
 from slipstream.diagnose.typical_step import sampled_step
+from slipstream.numbers import in_percent, part_of_ms
 from slipstream.records import Finding, Session, StackCount, Summary
 
 LEAST_SHARE = 0.15  # of the step
@@ -47,8 +47,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="no_loader",
             title="Data are prepared in the training loop",
-            evidence=f"{ms(preparing_ms)} of {ms(step.step_ms)} ms {step.words} go into preparing data in the loop, "
-            f"{percent(share)} of them on this line; no loader was used.",
+            evidence=f"{part_of_ms(preparing_ms, step.step_ms)} {step.words} go into preparing data in the loop, "
+            f"{in_percent(share)} of them on this line; no loader was used.",
             predicted_gain=gain_without(step.step_ms, preparing_ms, SAVED),
             change=lines or GENERAL,
             site=hot.site,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.input_path import costs_time, handover_ms, input_path, step_after
 from slipstream.diagnose.selection import epoch_steps, is_several_epochs
-from slipstream.diagnose.source_hints import count, ms, with_loader_argument
+from slipstream.diagnose.source_hints import with_loader_argument
 from slipstream.diagnose.worker_count import best_num_workers, worker_advice
+from slipstream.numbers import part_of_ms, plural
 from slipstream.records import Finding, Loader, Session, Summary
 
 SHORT_EPOCH_MS = 60e3  # starting workers takes from a tenth of a second to a few seconds
@@ -24,13 +25,13 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     steps = epoch_steps(session) if is_several_epochs(session) else None
     if steps is not None:
         then_ms += path.work_ms / max(steps, 1.0)  # the first batch of an epoch is built only when it is requested
-    usable = count(session.environment.num_usable, "usable core")
+    usable = plural(session.environment.num_usable, "usable core")
     kind = "; most of that is waiting, which needs no core" if path.waits > 0.5 else ""
     return [
         Finding(
             cause="no_workers",
             title="The loader has no workers",
-            evidence=f"Input takes {ms(path.wait_ms)} of {ms(summary.step_ms)} ms a step{kind}; "
+            evidence=f"Input takes {part_of_ms(path.wait_ms, summary.step_ms)} a step{kind}; "
             f"the loader has no workers and this machine {usable}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change=_change(path.loader, workers, steps is not None and steps * summary.step_ms < SHORT_EPOCH_MS),

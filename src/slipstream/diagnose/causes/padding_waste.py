@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound
 from slipstream.diagnose.selection import main_model, training_loader
-from slipstream.diagnose.source_hints import ms, percent
+from slipstream.numbers import in_percent, part_of_ms
 from slipstream.records import Finding, Loader, Session, Site, Summary
 
 LEAST_SHARE = 0.15
@@ -25,8 +25,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="padding_waste",
             title="The model computes padding",
-            evidence=f"{percent(share)} of the tokens in {_looked_at(session)} are padding, and the model's passes "
-            f"take {ms(tokens_ms)} of {ms(summary.step_ms)} ms.",
+            evidence=f"{in_percent(share)} of the tokens in {_looked_at(session)} are padding, and the model's passes "
+            f"take {part_of_ms(tokens_ms, summary.step_ms)}.",
             predicted_gain=gain_without(summary.step_ms, tokens_ms * share, SAVED),
             change=_change(session, loader),
             site=_site(session, loader),

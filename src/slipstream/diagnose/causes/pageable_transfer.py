@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.selection import device_of, is_on_cuda, most_frequent_site, training_loader, transfers
-from slipstream.diagnose.source_hints import joined, ms, size, with_loader_argument
+from slipstream.diagnose.source_hints import joined, with_loader_argument
 from slipstream.diagnose.speedtest_context import about_copying
+from slipstream.numbers import in_bytes, part_of_ms
 from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 0.03
@@ -29,8 +30,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="pageable_transfer",
             title="Batches are copied from memory that is not pinned",
-            evidence=f"Copies to the device take {ms(transfer_ms)} of {ms(summary.step_ms)} ms a step; "
-            f"{size(pageable)} of {size(num_bytes)} came from pageable memory.",
+            evidence=f"Copies to the device take {part_of_ms(transfer_ms, summary.step_ms)} a step; "
+            f"{in_bytes(pageable)} of {in_bytes(num_bytes)} came from pageable memory.",
             predicted_gain=gain_without(summary.step_ms, transfer_ms * pageable / num_bytes, SAVED),
             change=with_loader_argument(loader, "pin_memory", "True") if loader and is_loaders else "x.pin_memory()",
             site=loader.site if loader and is_loaders else site,

@@ -9,8 +9,9 @@ from statistics import pstdev
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.input_path import input_path, step_after
 from slipstream.diagnose.selection import fetches_of, watched_kinds, watched_steps
-from slipstream.diagnose.source_hints import ms, percent, with_loader_argument
+from slipstream.diagnose.source_hints import with_loader_argument
 from slipstream.diagnose.statistics import fmean
+from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Session, Summary
 
 UNEVEN = 0.4  # standard deviation of the batches' times over their mean
@@ -39,8 +40,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="shallow_prefetch",
             title="Too few batches are held ready",
-            evidence=f"The mean step waits {ms(wait_ms)} of {ms(step_ms)} ms although workers are idle "
-            f"{percent(1 - path.busy)} of the time: batches take {ms(min(walls))} to {ms(max(walls))} ms.",
+            evidence=f"The mean step waits {part_of_ms(wait_ms, step_ms)} although workers are idle "
+            f"{in_percent(1 - path.busy)} of the time: batches take {in_ms(min(walls))} to {in_ms(max(walls))}.",
             predicted_gain=gain_of(step_ms, then_ms),
             change=with_loader_argument(path.loader, "prefetch_factor", str(DEEP)),
             site=path.loader.site,

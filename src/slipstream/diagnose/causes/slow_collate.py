@@ -7,8 +7,9 @@ from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import total
 from slipstream.diagnose.input_path import costs_time, input_path, step_after
 from slipstream.diagnose.selection import is_single_epoch
-from slipstream.diagnose.source_hints import ms, percent, taking
+from slipstream.diagnose.source_hints import taking
 from slipstream.diagnose.stack_facts import is_collate, is_torch_picking, line_to_change
+from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Loader, Session, StackCount, Summary
 
 LEAST_SHARE = 0.35
@@ -46,8 +47,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="slow_collate",
             title=taking("Collating", share),
-            evidence=f"{_what(path.loader, is_own)} is {percent(share)} of the {ms(path.work_ms)} ms that a "
-            f"step's batch takes to build; the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
+            evidence=f"{_what(path.loader, is_own)} is {in_percent(share)} of the {in_ms(path.work_ms)} that a "
+            f"step's batch takes to build; the step waits {part_of_ms(path.wait_ms, summary.step_ms)}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change=_change(session, own, is_own),
             site=hot.site if hot else path.loader.site,

@@ -8,8 +8,9 @@ from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import hottest_line, total
 from slipstream.diagnose.input_path import InputPath, costs_time, granted_share, input_path, step_after
 from slipstream.diagnose.selection import is_single_epoch
-from slipstream.diagnose.source_hints import joined, ms, percent, taking
+from slipstream.diagnose.source_hints import joined, taking
 from slipstream.diagnose.speedtest_context import about_decoding, sample_ms
+from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Loader, Session, StackCount, Summary
 
 LEAST_SHARE = 0.3  # of the work on a batch
@@ -43,8 +44,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="slow_decode",
             title=taking("Decoding", share),
-            evidence=f"Decoding is {percent(share)} of the {ms(path.work_ms)} ms that a step's batch takes to build; "
-            f"the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
+            evidence=f"Decoding is {in_percent(share)} of the {in_ms(path.work_ms)} that a step's batch takes to "
+            f"build; the step waits {part_of_ms(path.wait_ms, summary.step_ms)}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change="decode once, np.save the pixels, np.load(..., mmap_mode='r') from then on; or store smaller images",
             site=hot.site if hot else path.loader.getitem_site or path.loader.site,
@@ -74,7 +75,7 @@ def _decoded_smaller(path: InputPath, stacks: list[StackCount], image_ms: float 
     if granted * image_ms * 1e6 / NS_PER_PIXEL < SHRUNK * width * height:
         return ""
     return (
-        f"A picture takes {ms(image_ms)} ms to decode and {width} x {height} pixels of it are kept: image.draft('RGB', "
+        f"A picture takes {in_ms(image_ms)} to decode and {width} x {height} pixels of it are kept: image.draft('RGB', "
         "size) after Image.open, with the size it is shrunk to, decodes it at a half, a quarter or an eighth."
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from slipstream.diagnose.gain import rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_named
 from slipstream.diagnose.selection import main_model
-from slipstream.diagnose.source_hints import each_weight_turned, ms, percent
+from slipstream.diagnose.source_hints import each_weight_turned
+from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Finding, Session, Summary
 
 
@@ -20,7 +21,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="slow_layout",
             title="Convolutions in the default layout",
-            evidence=f"{model.num_convolutions} convolutions are {percent(share)} of the {ms(computing_ms)} ms of "
+            evidence=f"{model.num_convolutions} convolutions are {in_percent(share)} of the {in_ms(computing_ms)} of "
             f"forward and backward; in channels_last, {rehearsed_words(rehearsal)}.",
             predicted_gain=rehearsed_gain(summary, rehearsal, computing_ms),
             change="model = model.to(memory_format=torch.channels_last)"

@@ -7,8 +7,9 @@ import re
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import hottest_line
 from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
-from slipstream.diagnose.source_hints import joined, ms, percent, taking
+from slipstream.diagnose.source_hints import joined, taking
 from slipstream.diagnose.speedtest_context import about_reading, sample_ms
+from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Session, StackCount, Summary
 
 LEAST_SHARE = 0.3
@@ -30,8 +31,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="slow_read",
             title=taking("Reading", share),
-            evidence=f"Reading is {percent(share)} of the {ms(path.work_ms)} ms that a step's batch takes to build"
-            f"{_waiting(path)}; the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
+            evidence=f"Reading is {in_percent(share)} of the {in_ms(path.work_ms)} that a step's batch takes to build"
+            f"{_waiting(path)}; the step waits {part_of_ms(path.wait_ms, summary.step_ms)}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change="read only what the sample needs, once: np.memmap(path, mode='r') in __init__ and a slice here",
             site=hot.site if hot else path.loader.getitem_site or path.loader.site,
@@ -49,7 +50,7 @@ def reads(stack: StackCount) -> bool:
 
 
 def _waiting(path: InputPath) -> str:
-    return f", {percent(path.waits)} of it without any CPU" if path.waits > 0.3 else ""
+    return f", {in_percent(path.waits)} of it without any CPU" if path.waits > 0.3 else ""
 
 
 def _disk(session: Session) -> str:

@@ -10,8 +10,8 @@ from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import Hotspot, hottest_function, total
 from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
 from slipstream.diagnose.selection import is_single_epoch
-from slipstream.diagnose.source_hints import ms, percent
 from slipstream.diagnose.stack_facts import is_collate, is_loop, is_torch_picking, line_to_change
+from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Session, StackCount, Summary
 
 CONCENTRATED = 0.4  # share of the work, in one function or on one line
@@ -62,9 +62,9 @@ def _in_a_library(session: Session, summary: Summary, path: InputPath) -> list[F
         Finding(
             cause="slow_transform",
             title="A library's transforms take most of the input",
-            evidence=f"{percent(share)} of the {ms(path.work_ms)} ms that a step's batch takes to build is what the "
+            evidence=f"{in_percent(share)} of the {in_ms(path.work_ms)} that a step's batch takes to build is what the "
             f"dataset ({path.loader.dataset_name}) does to each sample, most of it in {busiest.most_common(1)[0][0]}; "
-            f"the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
+            f"the step waits {part_of_ms(path.wait_ms, summary.step_ms)}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change=fix.change,
             site=path.loader.site,
@@ -83,8 +83,8 @@ def _finding(
     return Finding(
         cause="slow_transform",
         title="Each sample goes through slow Python" if loops else "One transform takes most of the input",
-        evidence=f"{percent(share)} of the {ms(path.work_ms)} ms that a step's batch takes to build {kind}, "
-        f"around line {hot.site.line}; the step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms.",
+        evidence=f"{in_percent(share)} of the {in_ms(path.work_ms)} that a step's batch takes to build {kind}, "
+        f"around line {hot.site.line}; the step waits {part_of_ms(path.wait_ms, summary.step_ms)}.",
         predicted_gain=gain_of(summary.step_ms, then_ms),
         change=fix.change,
         site=hot.site,

@@ -7,7 +7,7 @@ from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_
 from slipstream.diagnose.input_path import granted_share
 from slipstream.diagnose.operator_shares import compute_phases_ms
 from slipstream.diagnose.selection import main_model
-from slipstream.diagnose.source_hints import ms, percent
+from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Anatomy, Finding, Session, Site, StackCount, Summary
 
 FEWEST = 300  # operators in a step; a small model with fewer is normal
@@ -53,9 +53,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="tiny_operations",
             title="Thousands of tiny operations" if num_operators >= 2000 else "Hundreds of tiny operations",
-            evidence=f"A step runs {num_operators:,} operators of {1000 * mean_ms:.0f} µs on average; launching them "
-            f"takes about {percent(launching_ms / summary.step_ms)} of its {ms(summary.step_ms)} ms"
-            + (f", and {ms(loss_ms)} ms are spent on the loss." if is_of_loss else "."),
+            evidence=f"A step runs {num_operators:,} operators of {in_ms(mean_ms)} on average; launching them "
+            f"takes about {in_percent(launching_ms / summary.step_ms)} of its {in_ms(summary.step_ms)}"
+            + (f", and {in_ms(loss_ms)} are spent on the loss." if is_of_loss else "."),
             predicted_gain=gain_without(summary.step_ms, saved_ms),
             change=one if is_of_loss else f"{one}, or model = torch.compile(model)",
             site=_site(session, in_loss if is_of_loss else []),

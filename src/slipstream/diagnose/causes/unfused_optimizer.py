@@ -10,7 +10,8 @@ import msgspec
 from slipstream.diagnose.gain import gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
 from slipstream.diagnose.selection import main_optimizer
-from slipstream.diagnose.source_hints import ms, percent, place, with_argument
+from slipstream.diagnose.source_hints import place, with_argument
+from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Optimizer, Session, Summary
 
 LEAST_SHARE = 0.08  # of the step
@@ -51,8 +52,8 @@ def _find_unfused(session: Session, summary: Summary, updates: list[tuple[Optimi
         Finding(
             cause="unfused_optimizer",
             title=f"{optimizer.class_name} is not fused",
-            evidence=f"{takes} {ms(optimizer_ms)} of {ms(summary.step_ms)} ms a step "
-            f"({percent(optimizer_ms / summary.step_ms)}){',' if len(timed) > 1 else ''} {most} tensors; {proof}.",
+            evidence=f"{takes} {part_of_ms(optimizer_ms, summary.step_ms)} a step "
+            f"({in_percent(optimizer_ms / summary.step_ms)}){',' if len(timed) > 1 else ''} {most} tensors; {proof}.",
             predicted_gain=gain,
             change=_change(optimizer),
             advice=f"The same for {' and '.join(dict.fromkeys(others))}." if others else "",
@@ -76,10 +77,10 @@ def _find_own(summary: Summary, updates: list[tuple[Optimizer, float]]) -> list[
             Finding(
                 cause="unfused_optimizer",
                 title=f"{one.class_name} updates its tensors one by one",
-                evidence=f"The optimizer takes {ms(spent_ms)} of {ms(summary.step_ms)} ms a step "
-                f"({percent(spent_ms / summary.step_ms)}) for {one.num_tensors} tensors of "
-                f"{one.num_parameters / one.num_tensors:,.0f} values on average: {tensor_us:.0f} µs each, most of it "
-                "Python and the calls into torch.",
+                evidence=f"The optimizer takes {part_of_ms(spent_ms, summary.step_ms)} a step "
+                f"({in_percent(spent_ms / summary.step_ms)}) for {one.num_tensors} tensors of "
+                f"{one.num_parameters / one.num_tensors:,.0f} values on average: {in_ms(tensor_us / 1000)} each, most "
+                "of it Python and the calls into torch.",
                 predicted_gain=gain,
                 change="lists in place of the loop: torch._foreach_mul_(averages, beta), torch._foreach_add_(...), ...",
                 advice=f"Where torch.optim has the same update with fused=True, use that{_at(one)}.",
@@ -102,8 +103,8 @@ def _find_loop(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="unfused_optimizer",
             title="A loop walks over the parameters one by one",
-            evidence=f"{ms(loop_ms)} of {ms(summary.step_ms)} ms a step "
-            f"({percent(loop_ms / summary.step_ms)}) go into a loop of the script over its parameters: several "
+            evidence=f"{part_of_ms(loop_ms, summary.step_ms)} a step "
+            f"({in_percent(loop_ms / summary.step_ms)}) go into a loop of the script over its parameters: several "
             "calls into torch for each, and every call reads and writes its memory again.",
             predicted_gain=gain,
             change="torch.optim with fused=True, or lists in place of the loop: torch._foreach_mul_(...), ...",

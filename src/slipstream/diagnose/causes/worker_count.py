@@ -8,9 +8,10 @@ from slipstream.diagnose.ceilings import kept_steps
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.input_path import InputPath, costs_time, floor_of, input_path, step_after
 from slipstream.diagnose.selection import blocks_of
-from slipstream.diagnose.source_hints import count, ms, percent, with_loader_argument
+from slipstream.diagnose.source_hints import with_loader_argument
 from slipstream.diagnose.typical_step import typical_step
 from slipstream.diagnose.worker_count import best_num_workers, worker_advice
+from slipstream.numbers import in_ms, in_percent, part_of_ms, plural
 from slipstream.records import Finding, Session, Summary
 
 COMPUTE = ("forward", "backward", "optimizer")
@@ -35,9 +36,9 @@ def _too_few(session: Session, summary: Summary, path: InputPath) -> list[Findin
         Finding(
             cause="worker_count",
             title=f"Too few workers: {now}",
-            evidence=f"The step waits {ms(path.wait_ms)} of {ms(summary.step_ms)} ms for data; "
-            f"{count(now, 'worker')} built batches {percent(path.busy)} of the time, "
-            f"and this machine has {count(session.environment.num_usable, 'usable core')}.",
+            evidence=f"The step waits {part_of_ms(path.wait_ms, summary.step_ms)} for data; "
+            f"{plural(now, 'worker')} built batches {in_percent(path.busy)} of the time, "
+            f"and this machine has {plural(session.environment.num_usable, 'usable core')}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change=with_loader_argument(path.loader, "num_workers", str(workers)),
             site=path.loader.site,
@@ -62,8 +63,8 @@ def _too_many(session: Session, summary: Summary, path: InputPath) -> list[Findi
         Finding(
             cause="worker_count",
             title=f"Too many workers: {path.loader.num_workers}",
-            evidence=f"Forward, backward, optimizer take {ms(beside_ms)} ms beside {path.loader.num_workers} workers "
-            f"and {ms(alone_ms)} ms while they are idle, on {count(session.environment.num_usable, 'usable core')}.",
+            evidence=f"Forward, backward, optimizer take {in_ms(beside_ms)} beside {path.loader.num_workers} workers "
+            f"and {in_ms(alone_ms)} while they are idle, on {plural(session.environment.num_usable, 'usable core')}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change=with_loader_argument(path.loader, "num_workers", str(workers)),
             site=path.loader.site,

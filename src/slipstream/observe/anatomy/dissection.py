@@ -1,20 +1,24 @@
-"""Computes the anatomy from a trace: sums by kind of operator, by operator and by module. A pure function of the
-nodes."""
+"""Computes the anatomy from a trace: sums by kind of operator, by operator and by module, and the
+sizes that the hardware handles badly. A pure function of the nodes and modules."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from slipstream.observe.anatomy.alignment import find_misalignments
+from torch import nn
+
 from slipstream.observe.anatomy.attention import find_attentions
 from slipstream.observe.anatomy.flops import FORMULAS, count_flops
 from slipstream.observe.anatomy.modules import ModuleEntry
 from slipstream.observe.anatomy.operators import classify, is_free, is_operator
 from slipstream.observe.anatomy.trace import BACKWARD, MODULE, OPTIMIZER, Node, OperatorTrace
-from slipstream.records import Anatomy, ModuleShare, Operator
+from slipstream.records import Anatomy, Misalignment, ModuleShare, Operator
 
 MAX_OPERATORS = 20
 MAX_MODULES = 30
+TILE = 8  # a dimension that is a multiple of it fills the last tile of a matrix unit
+VOCABULARY_TILE = 64
+VOCABULARY_LEAST = 1000
 
 
 def dissect(
@@ -175,3 +179,33 @@ def _closure_spans(passes: list[tuple[int, int, bool]], update: Node) -> list[tu
 
 def _is_within(node: Node, spans: list[tuple[int, int]]) -> bool:
     return any(start <= node.start_ns < end for start, end in spans)
+
+
+def find_misalignments(entries: list[ModuleEntry], contraction_ns: dict[int, int], limit: int) -> list[Misalignment]:
+    """Returns the dimensions of linear layers and convolutions that only partly fill the last tile of a matrix unit,
+    largest share of the contraction time first. `contraction_ns` maps an index into the entries to the time of forward
+    and backward together."""
+    total_ns = sum(contraction_ns.values())
+    vocabularies = {entry.module.num_embeddings for entry in entries if isinstance(entry.module, nn.Embedding)}
+    found = []
+    for index, entry in enumerate(entries):
+        spent_ns = contraction_ns.get(index, 0)
+        if not spent_ns:
+            continue
+        for dimension, size, tile in _list_dimensions(entry.module, vocabularies):
+            if size > tile and size % tile:
+                wanted = -(-size // tile) * tile
+                share = spent_ns / total_ns
+                found.append(Misalignment(entry.path, entry.class_name, dimension, size, wanted, share))
+    return sorted(found, key=lambda misalignment: -misalignment.share)[:limit]
+
+
+def _list_dimensions(module: nn.Module, vocabularies: set[int]) -> list[tuple[str, int, int]]:
+    if isinstance(module, nn.Linear):
+        is_head = module.out_features in vocabularies and module.out_features >= VOCABULARY_LEAST
+        out_tile = VOCABULARY_TILE if is_head else TILE
+        return [("in_features", module.in_features, TILE), ("out_features", module.out_features, out_tile)]
+    # Grouped convolutions use other tiles.
+    if isinstance(module, nn.modules.conv._ConvNd) and module.groups == 1:
+        return [("in_channels", module.in_channels, TILE), ("out_channels", module.out_channels, TILE)]
+    return []

@@ -1,37 +1,60 @@
 """A session as a TensorBoard event file: scalars, facts as text, and the trace for the profiler's tab.
 
-The file is written without tensorboard, because the format is small. tensorboard is needed only to view it.
+The package `tensorboard` writes the file. It needs no torch and no TensorFlow for that.
 """
 
 from __future__ import annotations
 
 import gzip
-import os
-import struct
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from slipstream.records import Session
 from slipstream.report.exports.scalars import curves, facts, values
 from slipstream.report.exports.trace import to_trace
+from slipstream.report.exports.trackers import load
 
 TRACE: Final = "slipstream.pt.trace.json.gz"  # the suffix by which the profiler's tab finds the file
 
 
-def write_tensorboard(session: Session, folder: Path) -> Path:
-    """Writes one file per call, as TensorBoard expects for runs that continue."""
+def write_tensorboard(session: Session, folder: Path) -> None:
+    """Writes one event file per call, as TensorBoard expects for runs that continue. Raises MissingTrackerError."""
+    file_writer = load("tensorboard.summary.writer.event_file_writer").EventFileWriter
     folder.mkdir(parents=True, exist_ok=True)
-    seconds = _seconds(session.created)
-    path = folder / f"events.out.tfevents.{int(seconds)}.slipstream.{os.getpid()}"
-    number = 0
-    while path.exists():
-        number += 1
-        path = path.with_name(f"{path.name.partition('-')[0]}-{number}")
-    path.write_bytes(b"".join(_record(event) for event in _events(session, seconds)))
+    writer = file_writer(str(folder))
+    try:
+        for event in _events(session):
+            writer.add_event(event)
+    finally:
+        writer.close()
     (folder / TRACE).write_bytes(gzip.compress(to_trace(session), mtime=0))
-    return path
+
+
+def _events(session: Session) -> Iterator[Any]:
+    """Messages of the class `Event`. All have the time of the session."""
+    make_event = load("tensorboard.compat.proto.event_pb2").Event
+    summary = load("tensorboard.compat.proto.summary_pb2").Summary
+    time_s = _seconds(session.created)
+    for point in curves(session):
+        value = summary.Value(tag=point.name, simple_value=point.value)
+        yield make_event(wall_time=time_s, step=point.step, summary=summary(value=[value]))
+    for name, number in values(session).items():
+        yield make_event(wall_time=time_s, summary=summary(value=[summary.Value(tag=name, simple_value=number)]))
+    table = "".join(f"| {name} | {_cell(value)} |\n" for name, value in facts(session).items())
+    text = summary.Value(tag="session/text_summary", **_text(f"| fact | |\n|---|---|\n{table}"))
+    yield make_event(wall_time=time_s, summary=summary(value=[text]))
+
+
+def _text(text: str) -> dict[str, Any]:
+    """A string tensor of length 1, and the metadata by which the tab for texts finds it."""
+    shape = load("tensorboard.compat.proto.tensor_shape_pb2").TensorShapeProto
+    tensor = load("tensorboard.compat.proto.tensor_pb2").TensorProto(
+        dtype="DT_STRING", string_val=[text.encode()], tensor_shape=shape(dim=[shape.Dim(size=1)])
+    )
+    metadata = load("tensorboard.plugins.text.metadata").create_summary_metadata(display_name="", description="")
+    return {"tensor": tensor, "metadata": metadata}
 
 
 def _seconds(created: str) -> float:
@@ -41,90 +64,5 @@ def _seconds(created: str) -> float:
         return 0.0
 
 
-def _events(session: Session, seconds: float) -> Iterator[bytes]:
-    yield _double(1, seconds) + _bytes(3, b"brain.Event:2")
-    for point in curves(session):
-        yield _event(seconds, point.step, _scalar(point.name, point.value))
-    for name, value in values(session).items():
-        yield _event(seconds, 0, _scalar(name, value))
-    table = "".join(f"| {name} | {_cell(value)} |\n" for name, value in facts(session).items())
-    yield _event(seconds, 0, _text("session", f"| fact | |\n|---|---|\n{table}"))
-
-
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
-
-
-# The messages of TensorFlow's event.proto and summary.proto, as far as they are needed.
-
-
-def _event(seconds: float, step: int, value: bytes) -> bytes:
-    return _double(1, seconds) + _number(2, step) + _bytes(5, _bytes(1, value))
-
-
-def _scalar(name: str, value: float) -> bytes:
-    return _bytes(1, name.encode()) + _key(2, 5) + struct.pack("<f", value)
-
-
-def _text(name: str, text: str) -> bytes:
-    plugin = _bytes(1, _bytes(1, b"text"))  # SummaryMetadata.plugin_data.plugin_name
-    tensor = _number(1, 7) + _bytes(2, _bytes(2, _number(1, 1))) + _bytes(8, text.encode())  # DT_STRING, of length 1
-    return _bytes(1, f"{name}/text_summary".encode()) + _bytes(9, plugin) + _bytes(8, tensor)
-
-
-def _key(field: int, kind: int) -> bytes:
-    return _varint(field << 3 | kind)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _number(field: int, value: int) -> bytes:
-    return _key(field, 0) + _varint(value)
-
-
-def _double(field: int, value: float) -> bytes:
-    return _key(field, 1) + struct.pack("<d", value)
-
-
-def _bytes(field: int, value: bytes) -> bytes:
-    return _key(field, 2) + _varint(len(value)) + value
-
-
-# Records: length, data, and a checksum of each.
-
-
-def _record(data: bytes) -> bytes:
-    length = struct.pack("<Q", len(data))
-    return length + _checksum(length) + data + _checksum(data)
-
-
-def _make_table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)  # Castagnoli's polynomial, bit-reversed
-        table.append(byte)
-    return tuple(table)
-
-
-_TABLE: Final = _make_table()
-
-
-def crc32c(data: bytes) -> int:
-    value = 0xFFFFFFFF
-    for byte in data:
-        value = _TABLE[(value ^ byte) & 0xFF] ^ value >> 8
-    return value ^ 0xFFFFFFFF
-
-
-def _checksum(data: bytes) -> bytes:
-    """A masked checksum, because a checksum of data that contains checksums would be weak."""
-    value = crc32c(data)
-    return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)

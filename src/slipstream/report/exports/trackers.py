@@ -21,7 +21,6 @@ from slipstream.report.exports.scalars import curves, facts, values
 from slipstream.report.exports.trace import to_trace
 from slipstream.report.json_export.export import export
 
-PACKAGES: Final = {"mlflow": "mlflow", "wandb": "wandb"}
 _PROJECT: Final = "slipstream"
 _BATCH: Final = 1000  # metrics that MLflow accepts in one call
 _LONGEST: Final = 450  # characters of a fact that MLflow accepts
@@ -35,7 +34,7 @@ def log_to_mlflow(session: Session) -> str:
     """Returns the run's id. Server and experiment come from MLflow's own variables, by default this folder and
     slipstream.
     """
-    mlflow = _load("mlflow")
+    mlflow = load("mlflow")
     if not (os.environ.get("MLFLOW_EXPERIMENT_NAME") or os.environ.get("MLFLOW_EXPERIMENT_ID")):
         mlflow.set_experiment(_PROJECT)
     with mlflow.start_run(run_name=_name(session)) as run, _files(session) as paths:
@@ -52,7 +51,7 @@ def log_to_mlflow(session: Session) -> str:
 
 def log_to_wandb(session: Session, folder: Path) -> str:
     """Returns the folder of the run, which `wandb sync` uploads."""
-    wandb = _load("wandb")
+    wandb = load("wandb")
     folder.mkdir(parents=True, exist_ok=True)
     config = facts(session)
     settings = wandb.Settings(silent=True)
@@ -74,13 +73,16 @@ def log_to_wandb(session: Session, folder: Path) -> str:
         run.finish()
 
 
-def _load(name: str) -> Any:
+def load(name: str) -> Any:
+    """Imports a module of a tracker. Raises MissingTrackerError if its package is not installed."""
+    package = name.partition(".")[0]
     try:
+        importlib.import_module(package)
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != name:
+        if error.name != package:
             raise
-        raise MissingTrackerError(f"{name} is not installed. Install it: pip install {PACKAGES[name]}") from None
+        raise MissingTrackerError(f"{package} is not installed. Install it: pip install {package}") from None
 
 
 def _name(session: Session) -> str:

@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Iterator
 
 from slipstream.memory.remedies import list_remedies
+from slipstream.numbers import in_bytes, plural
 from slipstream.records import Environment, Session
 from slipstream.report.terminal.footer import hardware, software
 from slipstream.report.text.memory import MEMORY
-from slipstream.report.text.numbers import in_bytes, plural
 from slipstream.techniques._core.catalogue import catalogue
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from slipstream.numbers import in_bytes, in_percent, in_seconds
 from slipstream.records import GpuReading, Session
 from slipstream.report.html.chart import Chart, Key, plain_table
 from slipstream.report.html.svg import Frame, Scale, axes, line, picture, stretched, thinned
-from slipstream.report.text.numbers import in_bytes, in_percent, in_seconds
 
 HEIGHT = 130.0
 MOST_POINTS = 600

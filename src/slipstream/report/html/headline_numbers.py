@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from slipstream.memory.remedies import list_remedies
-from slipstream.records import Footprint, Session, Summary, Tuning
-from slipstream.report.text.memory import MEMORY, largest_batch, largest_kind
-from slipstream.report.text.numbers import (
+from slipstream.numbers import (
     as_count,
     as_gain,
     as_ratio,
@@ -21,6 +19,8 @@ from slipstream.report.text.numbers import (
     in_seconds,
     plural,
 )
+from slipstream.records import Footprint, Session, Summary, Tuning
+from slipstream.report.text.memory import MEMORY, largest_batch, largest_kind
 
 
 class Figure(msgspec.Struct, frozen=True):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from slipstream.numbers import as_count, plural
 from slipstream.records import TrialRecord, Tuning
 from slipstream.report.html.chart import Chart, Key, plain_table
 from slipstream.report.html.svg import Frame, Point, Scale, axes, dots, line, picture, ribbon, stretched, thinned
-from slipstream.report.text.numbers import as_count, plural
 from slipstream.verify.loss_curves import Curve, LossWindow, common_steps, curves, windows_of
 
 IDENT = "losses"

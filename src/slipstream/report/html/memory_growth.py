@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slipstream.numbers import as_count, in_bytes, plural
 from slipstream.records import Leak, Session
 from slipstream.report.html.chart import Chart, Key, plain_table
 from slipstream.report.html.svg import Frame, Point, Scale, axes, line, picture, stretched, thinned
-from slipstream.report.text.numbers import as_count, in_bytes, plural, where
+from slipstream.report.text.locations import where
 
 IDENT = "memory"
 TITLE = "Memory, step by step"

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
+from slipstream.numbers import in_bytes, in_percent
 from slipstream.records import KINDS, Footprint, Session
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, plain_table
 from slipstream.report.html.memory_timeline import KIND_NAMES, kind_bar, name_keys
 from slipstream.report.text.memory import MemoryOwner, line_holders, module_holders
-from slipstream.report.text.numbers import in_bytes, in_percent
 
 MOST_ROWS = 12
 THIN = 14.0

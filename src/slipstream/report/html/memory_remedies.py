@@ -6,12 +6,12 @@ from markupsafe import Markup
 
 from slipstream.memory.forecast import Forecast, forecast
 from slipstream.memory.remedies import list_remedies
+from slipstream.numbers import in_bytes, in_percent
 from slipstream.records import Footprint, Session
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, Key, plain_table
 from slipstream.report.html.svg import join
 from slipstream.report.text.memory import about, batch_sizes, beyond_all, doubt, samples_of
-from slipstream.report.text.numbers import in_bytes, in_percent
 
 IDENT = "remedies"
 TITLE = "What each remedy would free"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 from markupsafe import Markup
 
+from slipstream.numbers import in_bytes, in_ms, in_percent
 from slipstream.records import KINDS, Footprint, Moment, Session
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, Key, plain_table
@@ -27,7 +28,6 @@ from slipstream.report.html.svg import (
     stretched,
 )
 from slipstream.report.text.memory import allocator_sentence, kind_words, reached
-from slipstream.report.text.numbers import in_bytes, in_ms, in_percent
 
 IDENT = "live-bytes"
 TITLE = "Live bytes over the step, by kind"

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from slipstream.records import Session, Summary, Tuning
 from slipstream.report.html.chart import Chart, Table, Terms
 from slipstream.report.html.environment import commands, facts
-from slipstream.report.html.findings import FindingCard, cards
+from slipstream.report.html.findings import FindingCard, Reader, cards, read_source
 from slipstream.report.html.gpu_chart import device_charts
 from slipstream.report.html.headline_numbers import Figure, figures
 from slipstream.report.html.loss_chart import loss_charts
@@ -29,7 +29,6 @@ from slipstream.report.html.memory_remedies import remedy_charts
 from slipstream.report.html.memory_timeline import live_chart, peaks_chart
 from slipstream.report.html.phase_chart import phase_chart
 from slipstream.report.html.race_timeline import timing_chart
-from slipstream.report.html.source import Reader, read_source
 from slipstream.report.html.stage_chart import stage_charts
 from slipstream.report.html.step_chart import step_chart
 from slipstream.report.html.svg import clean

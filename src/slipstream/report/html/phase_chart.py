@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from markupsafe import Markup
 
+from slipstream.numbers import between_ms, in_ms, in_percent
 from slipstream.records import Session, Summary
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, Key, plain_table
 from slipstream.report.terminal.step import known_ceilings, why_no_ceilings
 from slipstream.report.text.check import verdict
-from slipstream.report.text.numbers import between_ms, in_ms, in_percent
 
 IDENT = "phases"
 TITLE = "By phase, with ceilings"

@@ -10,11 +10,11 @@ import msgspec
 from markupsafe import Markup
 
 from slipstream.diagnose.statistics import median
+from slipstream.numbers import in_ms, in_seconds, plural
 from slipstream.records import BlockTiming, TrialRecord, Tuning
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, Key, plain_table
 from slipstream.report.html.svg import Scale, element, percent, roof, ticks_of_time
-from slipstream.report.text.numbers import in_ms, in_seconds, plural
 from slipstream.report.text.tune import BASE, NOISE
 
 IDENT = "blocks"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Session, Summary
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Cell, Chart, Table
 from slipstream.report.terminal.stages import basis, first_batch_ms, matters, why_first
-from slipstream.report.text.numbers import in_ms, in_percent, relative
+from slipstream.report.text.locations import relative
 from slipstream.report.text.stages import StageShare, StageTable, input_stages, main_stages
 
 _WORTH_A_BAR = 0.005

@@ -9,10 +9,10 @@ import msgspec
 from markupsafe import Markup
 
 from slipstream.diagnose.statistics import fmean
+from slipstream.numbers import as_count, in_ms, plural
 from slipstream.records import PHASES, Session, Step
 from slipstream.report.html.chart import Chart, Key, plain_table
 from slipstream.report.html.svg import TOP, WIDE, Frame, Scale, axes, element, percent, picture, roof, stretched
-from slipstream.report.text.numbers import as_count, in_ms, plural
 
 IDENT = "steps"
 TITLE = "Every step, in order"

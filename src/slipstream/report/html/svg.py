@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
-from slipstream.report.text.numbers import in_ms, in_percent
+from slipstream.numbers import in_ms, in_percent
 
 BAR = 22.0
 THIN = 8.0

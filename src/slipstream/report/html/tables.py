@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from slipstream.numbers import as_count, in_flops, in_ms, in_percent
 from slipstream.records import Anatomy, Fitting, ModuleShare, Operator, Summary, Tuning
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Cell, Chart, Key, Table, Terms, plain_table
 from slipstream.report.terminal.anatomy import CLASS_WORDS, achieved, remarks
 from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, fit_rows
-from slipstream.report.text.numbers import as_count, in_flops, in_ms, in_percent
-from slipstream.report.text.tune import HEADINGS, Row, costs, not_applicable, reasons, table_rows, worths
+from slipstream.report.text.tune import HEADINGS, Row, costs, not_applicable, not_raced, reasons, table_rows, worths
 
 IDENT = "operators"
 TITLE = "The model's operators, by kind"
@@ -113,12 +113,12 @@ def _cut(caption: str, number: int, most: int) -> str:
 
 def fit_table(fitting: Fitting) -> Table:
     rows = fit_rows(fitting)
-    columns = [index for index in range(len(FIT_HEADINGS)) if any(row[index] for row in rows)]
+    columns = [index for index in range(len(FIT_HEADINGS)) if any(row.cells[index] for row in rows)]
     return Table(
         "Relative to base: samples per second over those of the unchanged script, with its 95% interval",
         [FIT_HEADINGS[index] for index in columns],
         "".join(FIT_ALIGN[index] for index in columns),
-        [[Cell(row[index]) for index in columns] for row in rows],
+        [[Cell(row.cells[index]) for index in columns] for row in rows],
         is_sortable=False,
     )
 
@@ -142,18 +142,7 @@ def tune_table(tuning: Tuning) -> Table:
 def _cell(row: Row, column: int) -> Cell:
     text = row.cells[column]
     style = "code" if column == 0 and row.kind not in ("base", "total", "ceiling") else ""
-    return Cell(text, _order(text) if HEADINGS[column] != "technique" else None, style)
-
-
-def _order(text: str) -> float | None:
-    """The number at the beginning of a cell."""
-    words = text.replace(",", "").lstrip("~").split()
-    try:
-        number = float(words[0].rstrip("x")) if words else None
-    except ValueError:
-        return None
-    units = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
-    return number * units.get(words[1], 1.0) if number is not None and len(words) > 1 else number
+    return Cell(text, row.orders[column], style)
 
 
 def whys(tuning: Tuning) -> list[Terms]:
@@ -162,11 +151,7 @@ def whys(tuning: Tuning) -> list[Terms]:
         Terms("What leaving it out costs", list(worths(tuning))),
         Terms("What it costs once", list(costs(tuning))),
         Terms("Why not the others", list(reasons(tuning))),
-        Terms("Not applicable here", [_split(line) for line in not_applicable(tuning)], is_folded=True),
+        Terms("No time was left for", not_raced(tuning)),
+        Terms("Not applicable here", not_applicable(tuning), is_folded=True),
     ]
     return [each for each in lists if each.entries]
-
-
-def _split(line: str) -> tuple[str, str]:
-    names, _, reason = line.partition(": ")
-    return names, reason

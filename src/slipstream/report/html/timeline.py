@@ -10,12 +10,12 @@ import msgspec
 from markupsafe import Markup
 
 from slipstream.diagnose.summary import settled_steps
+from slipstream.numbers import in_ms, plural
 from slipstream.observe.steps import PHASE_OF_KIND, Interval, lay_out
 from slipstream.records import Event, Session, Step, Summary
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, plain_table
 from slipstream.report.html.svg import element, percent, ticks
-from slipstream.report.text.numbers import in_ms, plural
 
 IDENT = "timeline"
 TITLE = "One typical step, in order"

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
+from slipstream.numbers import as_ratio
 from slipstream.records import Session, Speed, Tuning
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, Key
 from slipstream.report.html.svg import Scale, element, percent
-from slipstream.report.text.numbers import as_ratio
 from slipstream.report.text.tune import NOISE, gain, relative, single_name, tried, worths
 
 IDENT = "contenders"

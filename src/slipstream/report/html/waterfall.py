@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
+from slipstream.numbers import between_ms, in_ms
 from slipstream.records import Recipe, Session, Speed, Tuning
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, plain_table
 from slipstream.report.html.svg import element, percent
-from slipstream.report.text.numbers import between_ms, in_ms
 from slipstream.report.text.tune import BASE, CEILING, gain, relative
 
 IDENT = "waterfall"

@@ -4,6 +4,8 @@ own.
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import msgspec
 
 from slipstream.diagnose.memory_growth import has_stopped
@@ -13,7 +15,6 @@ from slipstream.records import (
     KINDS,
     Anatomy,
     Ceilings,
-    FitAttempt,
     Fitting,
     Footprint,
     Recipe,
@@ -29,7 +30,6 @@ from slipstream.report.json_export.schema import (
     AttentionPart,
     BatchPart,
     CeilingsPart,
-    EndingPart,
     EvaluationPart,
     Export,
     FindingPart,
@@ -40,9 +40,7 @@ from slipstream.report.json_export.schema import (
     MemoryPart,
     ModulePart,
     MomentPart,
-    OperatorPart,
     OutlookPart,
-    RemedyPart,
     SpeedPart,
     StagePart,
     TrialPart,
@@ -51,45 +49,13 @@ from slipstream.report.json_export.schema import (
 )
 from slipstream.report.text.check import evaluation, training_time, verdict, warning
 from slipstream.report.text.fit import sentence
+from slipstream.report.text.locations import relative, where
 from slipstream.report.text.memory import MEMORY, batch_sizes, largest_batch, summarise
-from slipstream.report.text.numbers import relative, where
+from slipstream.report.text.notes import all_notes
 from slipstream.report.text.stages import StageTable, input_stages, main_stages
 from slipstream.report.text.tune import gain
 
-
-def fitting_of(fitting: Fitting) -> FittingPart:
-    return FittingPart(
-        fitting.limit_bytes,
-        fitting.limit_source,
-        fitting.device,
-        fitting.own_batch,
-        fitting.own_fits,
-        fitting.largest,
-        fitting.too_large,
-        fitting.fastest,
-        _settings(fitting.recipe),
-        fitting.parameter_bytes,
-        [_trial(trial) for trial in fitting.attempts],
-        fitting.seconds_spent,
-        fitting.notes,
-    )
-
-
-def _trial(trial: FitAttempt) -> TrialPart:
-    rate = trial.rate
-    return TrialPart(
-        trial.batch_size,
-        _settings(trial.recipe),
-        trial.is_held,
-        trial.outcome,
-        trial.reason,
-        trial.peak_bytes,
-        trial.step_ms,
-        trial.samples_per_s,
-        rate.ratio if rate else None,
-        rate.low if rate else None,
-        rate.high if rate else None,
-    )
+PartT = TypeVar("PartT", bound=msgspec.Struct)
 
 
 def export(session: Session) -> bytes:
@@ -107,7 +73,7 @@ def document(session: Session) -> Export:
         script=session.script,
         cwd=session.cwd,
         created=session.created,
-        ending=msgspec.convert(session.ending, EndingPart, from_attributes=True),
+        ending=session.ending,
         verdict=_headline(session),
         warning=warning(session),
         num_steps=summary.num_steps if summary else 0,
@@ -118,7 +84,7 @@ def document(session: Session) -> Export:
         samples_per_s=summary.samples_per_s if summary else None,
         phases=summary.phases if summary else {},
         device_phases=summary.device_phases if summary else None,
-        ceilings=msgspec.convert(ceilings, CeilingsPart, from_attributes=True),
+        ceilings=_part(ceilings, CeilingsPart),
         bound=summary.bound if summary else "unknown",
         findings=_findings(session),
         stages=_stages(input_stages(session), session.cwd) + _stages(main_stages(session, "other"), session.cwd),
@@ -126,15 +92,15 @@ def document(session: Session) -> Export:
         training_time=_training_time(session),
         anatomy=_anatomy(session.anatomy, session.cwd) if session.anatomy else None,
         environment=session.environment,
-        notes=session.notes,
+        notes=all_notes(session),
         passed_through=session.passed_through,
         written=[relative(path, session.cwd) for path in session.written],
-        verdicts=verdicts_of(session.tuning) if session.tuning else [],
-        combinations=combinations_of(session.tuning) if session.tuning else [],
-        total=total_of(session.tuning) if session.tuning else None,
-        tuning=tuning_of(session.tuning) if session.tuning else None,
-        memory=memory_of(session),
-        fitting=fitting_of(session.fitting) if session.fitting else None,
+        verdicts=_verdicts(session.tuning, "single"),
+        combinations=_verdicts(session.tuning, "cumulative", "left_out", "total"),
+        total=_speed(session.tuning.total) if session.tuning else None,
+        tuning=_tuning(session.tuning) if session.tuning else None,
+        memory=_memory(session),
+        fitting=_fitting(session.fitting) if session.fitting else None,
     )
 
 
@@ -146,16 +112,11 @@ def _headline(session: Session) -> str:
 
 def _findings(session: Session) -> list[FindingPart]:
     return [
-        FindingPart(
-            finding.cause,
-            finding.title,
-            where(finding.site, session.cwd),
-            finding.site.text if finding.site else "",
-            finding.predicted_gain,
-            finding.evidence,
-            finding.change,
-            finding.advice,
-            finding.techniques,
+        _part(
+            finding,
+            FindingPart,
+            where=where(finding.site, session.cwd),
+            source=finding.site.text if finding.site else "",
         )
         for finding in session.findings
     ]
@@ -179,14 +140,11 @@ def _stages(found: StageTable | None, cwd: str) -> list[StagePart]:
 
 
 def _anatomy(anatomy: Anatomy, cwd: str) -> AnatomyPart:
-    return AnatomyPart(
-        anatomy.classes_ms,
-        anatomy.flops,
-        anatomy.num_operators,
-        anatomy.padding_share,
-        msgspec.convert(anatomy.operators, list[OperatorPart], from_attributes=True),
-        msgspec.convert(anatomy.modules, list[ModulePart], from_attributes=True),
-        [AttentionPart(one.path, where(one.site, cwd), one.share) for one in anatomy.attentions],
+    return _part(
+        anatomy,
+        AnatomyPart,
+        modules=[_part(module, ModulePart) for module in anatomy.modules],
+        attentions=[_part(one, AttentionPart, where=where(one.site, cwd)) for one in anatomy.attentions],
     )
 
 
@@ -210,35 +168,28 @@ def _training_time(session: Session) -> OutlookPart | None:
     return OutlookPart(length.num_epochs, length.num_steps, *seconds, training_time(session))
 
 
-def memory_of(session: Session) -> MemoryPart | None:
+def _memory(session: Session) -> MemoryPart | None:
     if not session.footprints:
         return None
     footprint = session.footprints[0]
-    return MemoryPart(
-        device=footprint.device,
-        batch_size=footprint.batch_size,
-        peak_bytes=footprint.peak_bytes,
-        peak_phase=footprint.peak_phase,
-        peak_operator=footprint.peak_operator,
+    return _part(
+        footprint,
+        MemoryPart,
         where=where(footprint.peak_site, session.cwd),
-        kinds=footprint.kinds,
-        phases=footprint.phases,
-        modules=[HolderPart(m.path, m.class_name, sum(m.kinds.values()), m.kinds) for m in footprint.modules],
+        modules=[_part(module, HolderPart, num_bytes=sum(module.kinds.values())) for module in footprint.modules],
         lines=[
             LinePart(where(line.site, session.cwd), line.site.text, sum(line.kinds.values()), line.kinds)
             for line in footprint.lines
         ],
         moments=[
-            MomentPart(moment.at_ms, moment.phase, dict(zip(KINDS, moment.num_bytes, strict=True)))
+            _part(moment, MomentPart, kinds=dict(zip(KINDS, moment.num_bytes, strict=True)))
             for moment in footprint.moments
         ],
-        remedies=[RemedyPart(r.name, r.what, r.freed_bytes, r.numerics, r.price) for r in list_remedies(footprint)],
+        remedies=list_remedies(footprint),
         batches=_batches(session.footprints),
         capacity_bytes=footprint.capacity_bytes or None,
         largest_batch=largest_batch(session) or None,
         growth=_growth(footprint, session) if has_stopped(session.memory) is None else None,
-        reserved_bytes=footprint.reserved_bytes,
-        split_bytes=footprint.split_bytes,
     )
 
 
@@ -255,65 +206,47 @@ def _growth(footprint: Footprint, session: Session) -> GrowthPart | None:
     return GrowthPart(footprint.growth.num_bytes, where(footprint.growth.site, session.cwd))
 
 
-def verdicts_of(tuning: Tuning) -> list[VerdictPart]:
-    """One for each technique and setting: the result of its race against the base, or why it was not raced, with the
-    last decision.
-    """
-    return [_verdict(verdict) for verdict in tuning.verdicts if verdict.kind == "single"]
+def _fitting(fitting: Fitting) -> FittingPart:
+    trials = [
+        _part(attempt, TrialPart, recipe=_settings(attempt.recipe), **_ends(attempt.rate))
+        for attempt in fitting.attempts
+    ]
+    return _part(fitting, FittingPart, recipe=_settings(fitting.recipe), trials=trials)
 
 
-def combinations_of(tuning: Tuning) -> list[VerdictPart]:
-    return [_verdict(verdict) for verdict in tuning.verdicts if verdict.kind not in ("single", "noise")]
+def _tuning(tuning: Tuning) -> TuningPart:
+    return _part(tuning, TuningPart, recipe=_settings(tuning.recipe), noise=_speed(tuning.noise))
 
 
-def total_of(tuning: Tuning) -> SpeedPart:
-    return _speed(tuning.total)
-
-
-def tuning_of(tuning: Tuning) -> TuningPart:
-    return TuningPart(
-        _settings(tuning.recipe),
-        _speed(tuning.noise),
-        tuning.noise_note,
-        tuning.base_step_ms,
-        tuning.base_samples_per_s,
-        tuning.base_peak_bytes,
-        tuning.ceiling_ms,
-        tuning.seconds_before,
-        tuning.seconds_after,
-        tuning.seconds_spent,
-        tuning.is_complete,
-        tuning.notes,
-    )
+def _verdicts(tuning: Tuning | None, *kinds: str) -> list[VerdictPart]:
+    return [_verdict(verdict) for verdict in tuning.verdicts if verdict.kind in kinds] if tuning else []
 
 
 def _verdict(verdict: Verdict) -> VerdictPart:
-    speed, numerics = _speed(verdict.speed), verdict.numerics
-    return VerdictPart(
-        verdict.technique,
-        verdict.setting,
-        verdict.decision,
-        speed.ratio,
-        speed.low,
-        speed.high,
-        numerics.claimed if numerics else None,
-        verdict.reason,
-        verdict.kind,
-        _settings(verdict.recipe),
-        numerics.is_sound if numerics else None,
-        numerics.reason if numerics else "",
-        verdict.step_ms,
-        verdict.samples_per_s,
-        verdict.batch_size,
-        verdict.peak_bytes,
-        verdict.one_off_s,
-        verdict.payback_steps,
+    numerics = verdict.numerics
+    return _part(
+        verdict,
+        VerdictPart,
+        numerics=numerics.claimed if numerics else None,
+        recipe=_settings(verdict.recipe),
+        is_sound=numerics.is_sound if numerics else None,
+        proof=numerics.reason if numerics else "",
+        **_ends(verdict.speed),
     )
 
 
 def _speed(speed: Speed | None) -> SpeedPart:
-    return SpeedPart(speed.ratio, speed.low, speed.high) if speed else SpeedPart(None, None, None)
+    return SpeedPart(**_ends(speed))
+
+
+def _ends(speed: Speed | None) -> dict[str, float | None]:
+    return {name: getattr(speed, name, None) for name in ("ratio", "low", "high")}
 
 
 def _settings(recipe: Recipe) -> dict[str, Setting]:
     return {choice.technique: choice.setting for choice in recipe.choices}
+
+
+def _part(record: msgspec.Struct, kind: type[PartT], **facts: Any) -> PartT:
+    """The fields that the record has under the same names, and `facts` for the others."""
+    return msgspec.convert(msgspec.structs.asdict(record) | facts, kind, from_attributes=True)

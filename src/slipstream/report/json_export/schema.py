@@ -1,4 +1,8 @@
-"""What `--json` writes, as structs: few names, fixed units, a version. docs/json.md is generated from them."""
+"""What `--json` writes, as structs: few names, fixed units, a version. docs/json.md is generated from them.
+
+Records whose names and meanings are those of the document are part of it as they are. The others have a struct here:
+locations are `file:line`, recipes are objects, and speeds are three numbers.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from slipstream.records import Environment, Setting
+from slipstream.memory.remedies import Remedy
+from slipstream.records import Ending, Environment, Operator, Setting
 
 # Increased when a name is removed or changes its meaning. A new name does not increase it.
 JSON_SCHEMA = 1
-
-
-class EndingPart(msgspec.Struct, frozen=True):
-    reason: Annotated[str, Meta(description="`stopped` by slipstream, `finished`, `raised`, `interrupted` or `killed`")]
-    exit_code: Annotated[int, Meta(description="of the script; 0 when slipstream stopped it")]
-    seconds: Annotated[float, Meta(description="from start to end")]
-    message: Annotated[str, Meta(description="of the script's exception, if it raised")]
 
 
 class CeilingsPart(msgspec.Struct, frozen=True):
@@ -66,17 +64,6 @@ class OutlookPart(msgspec.Struct, frozen=True):
     sentence: Annotated[str, Meta(description="the same as the terminal shows it")]
 
 
-class OperatorPart(msgspec.Struct, frozen=True):
-    name: Annotated[str, Meta(description="as torch names it")]
-    operator_class: Annotated[str, Meta(description="`contraction`, `normalisation`, `elementwise` or `other`")]
-    count: Annotated[int, Meta(description="calls in the observed step")]
-    self_cpu_ms: Annotated[float, Meta(description="without the operators it calls")]
-    total_cpu_ms: Annotated[float, Meta(description="with them")]
-    self_device_ms: Annotated[float, Meta(description="0 on the CPU")]
-    total_device_ms: Annotated[float, Meta(description="0 on the CPU")]
-    flops: Annotated[int, Meta(description="if they can be counted")]
-
-
 class ModulePart(msgspec.Struct, frozen=True):
     path: Annotated[str, Meta(description="inside the outermost module")]
     class_name: Annotated[str, Meta(description="of the module")]
@@ -99,7 +86,7 @@ class AnatomyPart(msgspec.Struct, frozen=True):
     flops: Annotated[int, Meta(description="floating-point operations of one step")]
     num_operators: Annotated[int, Meta(description="calls of operators in one step")]
     padding_share: Annotated[float | None, Meta(description="tokens that are padding, 0 to 1; null: not recognised")]
-    operators: Annotated[list[OperatorPart], Meta(description="most expensive first")]
+    operators: Annotated[list[Operator], Meta(description="most expensive first")]
     modules: Annotated[list[ModulePart], Meta(description="modules that ran their own operators")]
     attentions: Annotated[list[AttentionPart], Meta(description="attention written by hand")]
 
@@ -174,14 +161,6 @@ class MomentPart(msgspec.Struct, frozen=True):
     kinds: Annotated[dict[str, int], Meta(description="kind to bytes alive")]
 
 
-class RemedyPart(msgspec.Struct, frozen=True):
-    name: Annotated[str, Meta(description="such as `checkpointing`")]
-    what: Annotated[str, Meta(description="one short line")]
-    freed_bytes: Annotated[int, Meta(description="estimated reduction of the peak; computed, not measured")]
-    numerics: Annotated[str, Meta(description="`identical`, `reordered`, `approximate` or `different`")]
-    price: Annotated[str, Meta(description="what it costs")]
-
-
 class BatchPart(msgspec.Struct, frozen=True):
     batch_size: Annotated[int, Meta(description="samples")]
     peak_bytes: Annotated[int, Meta(description="estimated: a fixed part and a part per sample, for each phase")]
@@ -207,7 +186,7 @@ class MemoryPart(msgspec.Struct, frozen=True):
     modules: Annotated[list[HolderPart], Meta(description="most first")]
     lines: Annotated[list[LinePart], Meta(description="most first")]
     moments: Annotated[list[MomentPart], Meta(description="over the step: the highest of each interval")]
-    remedies: Annotated[list[RemedyPart], Meta(description="most first")]
+    remedies: Annotated[list[Remedy], Meta(description="most first")]
     batches: Annotated[list[BatchPart], Meta(description="peak by batch size; empty: batches could not be split")]
     capacity_bytes: Annotated[int | None, Meta(description="available to tensors on this device")]
     largest_batch: Annotated[int | None, Meta(description="that fits in it, estimated")]
@@ -257,7 +236,7 @@ class Export(msgspec.Struct, frozen=True, rename={"training_time": "outlook"}):
     script: Annotated[list[str], Meta(description="as typed: path or `-m module`, then its arguments")]
     cwd: Annotated[str, Meta(description="where the command was started")]
     created: Annotated[str, Meta(description="ISO 8601")]
-    ending: Annotated[EndingPart, Meta(description="how the script ended")]
+    ending: Annotated[Ending, Meta(description="how the script ended")]
     verdict: Annotated[str, Meta(description="one sentence")]
     warning: Annotated[str, Meta(description="such as a model on the CPU although there is a GPU; usually empty")]
     num_steps: Annotated[int, Meta(description="observed steps that the numbers are based on")]

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from slipstream.numbers import as_count, in_flops, in_ms, in_percent
 from slipstream.records import Anatomy, Summary
 from slipstream.report.terminal import layout
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import MARGIN, folded
-from slipstream.report.text.numbers import as_count, in_flops, in_ms, in_percent, where
+from slipstream.report.text.locations import where
 
 NUM_OPERATORS = 5
 # Ratio of the profiled step to the usual one; the profiler adds less to operators that are long enough for a rate.
@@ -84,7 +85,7 @@ def _operator_rows(anatomy: Anatomy, ink: ConsoleStyle) -> list[Text]:
         row += _times("CPU", operator.self_cpu_ms, operator.total_cpu_ms, ink)
         row += _times("device", operator.self_device_ms, operator.total_device_ms, ink) if on_device else []
         rows.append(row)
-    return layout.rows(rows, "lr" + "r" * (2 if on_device else 1), indent=MARGIN) if rows else []
+    return layout.rows(rows, "lr" + "r" * (2 if on_device else 1), ink, indent=MARGIN) if rows else []
 
 
 def _times(processor: str, self_ms: float, total_ms: float, ink: ConsoleStyle) -> list[layout.Cell]:

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from slipstream.data.images.cache_folder import CacheContents
+from slipstream.numbers import in_bytes, in_percent, in_seconds, plural
 from slipstream.report.terminal.console import ConsoleStyle
 from slipstream.report.terminal.layout import MARGIN, heading
-from slipstream.report.text.numbers import in_bytes, in_percent, in_seconds, plural
 
 _MOST_SOURCES: Final = 5
 

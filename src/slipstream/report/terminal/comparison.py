@@ -8,11 +8,10 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from slipstream.diagnose.notes import BUSY
+from slipstream.numbers import as_ratio, between_ratios, in_ms
 from slipstream.records import SessionComparison
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import MARGIN, heading, rows
-from slipstream.report.text.numbers import as_ratio, between_ratios, in_ms
 
 CAVEAT = (
     "Measured at different times: the machine alone can cause such a difference. The interval covers only the"
@@ -65,8 +64,10 @@ def gate_line(comparison: SessionComparison, least: float, *, has_failed: bool) 
     steps = f"{in_ms(comparison.after_ms or 0.0)} a step, baseline {in_ms(comparison.before_ms or 0.0)}"
     speed = f"{as_ratio(comparison.ratio)} as fast ({between_ratios(comparison.low, comparison.high)})"
     machine = "" if comparison.is_same_machine else "; the baseline was measured on another machine"
-    if busy := next((note for note in comparison.notes if note.startswith(BUSY)), ""):
-        machine += f"; {busy[0].lower()}{busy[1:].partition(':')[0]}"
+    if comparison.busy:
+        busy = comparison.busy[0]
+        when = f"during {busy.session}" if busy.when == "during" else f"when {busy.session} began"
+        machine += f"; the machine was busy {when}"
     if has_failed:
         return f"FAILED: {speed}, less than {least:g}: {steps}{machine}"
     doubt = "; below it, but within the noise" if comparison.ratio < least else ""
@@ -104,7 +105,7 @@ def _phase_lines(comparison: SessionComparison, ink: ConsoleStyle) -> Iterator[T
         change = _signed(one.after_ms - one.before_ms)
         cells = (one.phase, in_ms(one.before_ms), in_ms(one.after_ms), change, mark)
         table.append([ink.text(cell) for cell in cells])
-    yield from rows(table, "lrrrl", indent=1)
+    yield from rows(table, "lrrrl", ink, indent=1)
 
 
 def _signed(ms: float) -> str:

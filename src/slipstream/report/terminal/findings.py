@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
+from slipstream.numbers import as_gain
 from slipstream.records import Finding
 from slipstream.report.terminal.console import ConsoleStyle, styled
-from slipstream.report.text.numbers import as_gain, where
+from slipstream.report.text.locations import where
 
 NUM_IN_FULL = 3
 _INDENT = 5

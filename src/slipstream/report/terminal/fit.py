@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
+from slipstream.numbers import in_seconds, plural
 from slipstream.records import Fitting, Session
 from slipstream.report.terminal import layout
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.footer import machine_lines, note_lines
 from slipstream.report.text.check import script_of
-from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, fit_rows, remarks, sentence
-from slipstream.report.text.numbers import in_seconds, plural
+from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, FitRow, fit_rows, remarks, sentence
+
+_OUTCOME = FIT_HEADINGS.index("within the limit")
 
 
 def render_fitting(session: Session, fitting: Fitting, console: Console, *, is_brief: bool = False) -> None:
@@ -44,14 +46,12 @@ def _lines(session: Session, fitting: Fitting, ink: ConsoleStyle, is_brief: bool
 def _table(fitting: Fitting, ink: ConsoleStyle) -> Iterator[Text]:
     """The columns that are not empty."""
     rows = fit_rows(fitting)
-    columns = [index for index in range(len(FIT_HEADINGS)) if any(row[index] for row in rows)]
+    columns = [index for index in range(len(FIT_HEADINGS)) if any(row.cells[index] for row in rows)]
     cells: list[list[layout.Cell]] = [[ink.text(FIT_HEADINGS[column], "dim") for column in columns]]
     for row in rows:
-        cells.append([ink.text(row[column], _style(row[column])) for column in columns])
-    yield from layout.rows(cells, "".join(FIT_ALIGN[column] for column in columns), indent=1)
+        cells.append([ink.text(row.cells[column], _style(row) if column == _OUTCOME else "") for column in columns])
+    yield from layout.rows(cells, "".join(FIT_ALIGN[column] for column in columns), ink, indent=1)
 
 
-def _style(cell: str) -> str:
-    if cell.startswith("ran out"):
-        return "red"
-    return "green" if "kept" in cell or "largest" in cell or "fastest" in cell else ""
+def _style(row: FitRow) -> str:
+    return "red" if row.has_run_out else "green" if row.is_chosen else ""

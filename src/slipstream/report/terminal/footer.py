@@ -6,15 +6,16 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from slipstream.numbers import in_bytes, in_percent, plural
 from slipstream.records import Environment, Session
 from slipstream.report.terminal.console import ConsoleStyle
 from slipstream.report.terminal.layout import MARGIN, folded, heading
 from slipstream.report.terminal.step import ceilings_reason
 from slipstream.report.text.check import warning
-from slipstream.report.text.numbers import in_bytes, in_percent, plural, relative
+from slipstream.report.text.locations import relative
+from slipstream.report.text.notes import all_notes
 
 _RUN = {"memory": "run"}
-NO_OVERLAY = "No throw-away file system"  # the beginning of the note, which other code recognises
 
 
 def machine_lines(environment: Environment, ink: ConsoleStyle) -> Iterator[Text]:
@@ -57,7 +58,7 @@ def note_lines(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
 
 def notes_of(session: Session) -> list[str]:
     """The notes without repetitions, and without those that appear elsewhere in the report."""
-    notes = list(session.notes)
+    notes = all_notes(session)
     if session.summary:
         notes += session.summary.ceilings.notes
     if session.written:
@@ -70,10 +71,9 @@ def notes_of(session: Session) -> list[str]:
 
 
 def _written(session: Session) -> str:
-    """The files that the script wrote, and that they are gone, unless a note says that there was no overlay."""
+    """The files that the script wrote, and that they are gone, unless there was no overlay."""
     names = ", ".join(relative(path, session.cwd) for path in session.written[:3])
     rest = f" and {len(session.written) - 3} more" if len(session.written) > 3 else ""
-    is_covered = not any(note.startswith(NO_OVERLAY) for note in session.notes)
-    is_gone = session.command in ("check", "tune", "memory") and is_covered
+    is_gone = session.command in ("check", "tune", "memory") and not session.no_overlay
     end = f"; discarded after the {_RUN.get(session.command, session.command)}" if is_gone else ""
     return f"The script wrote {names}{rest}{end}."

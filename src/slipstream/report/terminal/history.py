@@ -9,10 +9,10 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from slipstream.numbers import as_count, as_ratio, between_ratios, in_bytes, in_ms, plural
 from slipstream.records import IndexEntry, Recipe
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import rows
-from slipstream.report.text.numbers import as_count, as_ratio, between_ratios, in_bytes, in_ms, plural
 
 _HEADINGS = ("session", "when", "command", "script", "commit", "step", "samples/s", "bound", "result")
 _ALIGN = "lllllrrll"
@@ -43,7 +43,7 @@ def _lines(entries: Sequence[IndexEntry], ink: ConsoleStyle) -> Iterator[Text]:
     for row in cells:
         row[at] = ink.clip(row[at], room)
     headings = [styled(_HEADINGS[index], "bold") for index in columns]
-    yield from rows([headings, *cells], "".join(_ALIGN[index] for index in columns), indent=1)
+    yield from rows([headings, *cells], "".join(_ALIGN[index] for index in columns), ink, indent=1)
     for entry in [entry for entry in readable if entry.ratio][:1]:
         yield from ink.wrap(f"{entry.name} kept: {entry.recipe}", 1, "dim")
     if num_lost := len(entries) - len(readable):

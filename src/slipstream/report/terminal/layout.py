@@ -1,15 +1,16 @@
 """Layout of the terminal reports: bars made of characters, their legends, sections with a heading in the margin, and
-tables of aligned columns. Works with widths and shares, and does not know their meaning.
+rich's tables as lines. Works with widths and shares, and does not know their meaning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from rich.table import Table
 from rich.text import Text
 
+from slipstream.numbers import in_percent
 from slipstream.report.terminal.console import ConsoleStyle, style_of, styled
-from slipstream.report.text.numbers import in_percent
 
 
 def stacked(parts: Mapping[str, float], scale: float, width: int, ink: ConsoleStyle) -> Text:
@@ -61,6 +62,7 @@ def legend_lines(
 
 
 MARGIN = 10
+_WIDEST = 10_000  # cells: rich cuts no cell of a narrower table
 
 
 def heading(word: str, rest: str, ink: ConsoleStyle) -> Text:
@@ -77,20 +79,16 @@ def folded(word: str, parts: Iterable[str], ink: ConsoleStyle) -> Iterator[Text]
 Cell = Text | str
 
 
-def rows(cells: Sequence[Sequence[Cell]], align: str, indent: int = 2, gap: int = 2) -> list[Text]:
-    """`align` has one letter per column: l or r. The last column is not padded, so that no line ends in blanks."""
-    texts = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in cells]
-    widths = [max((row[index].cell_len for row in texts), default=0) for index in range(len(align))]
-    return [_row(row, widths, align, indent, gap) for row in texts]
-
-
-def _row(row: list[Text], widths: list[int], align: str, indent: int, gap: int) -> Text:
-    line = Text(" " * indent)
-    for index, (cell, width, side) in enumerate(zip(row, widths, align, strict=True)):
-        blanks = " " * (width - cell.cell_len)
-        line.append(" " * gap if index and width else "")
-        line.append(blanks if side == "r" else "")
-        line.append_text(cell)
-        line.append(blanks if side == "l" and index < len(row) - 1 else "")
-    line.rstrip()
-    return line
+def rows(cells: Sequence[Sequence[Cell]], align: str, ink: ConsoleStyle, indent: int = 2) -> list[Text]:
+    """A table as lines. `align` has one letter per column: l or r. No cell is cut or wrapped, and no line ends in
+    blanks."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for side in align:
+        table.add_column(justify="right" if side == "r" else "left", no_wrap=True)
+    for row in cells:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    lines = ink.console.render_lines(table, ink.console.options.update(max_width=_WIDEST), pad=False)
+    texts = [Text.assemble(" " * indent, *((piece.text, piece.style or "") for piece in line)) for line in lines]
+    for text in texts:
+        text.rstrip()
+    return texts

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
+from slipstream.numbers import in_ms, in_seconds, plural
 from slipstream.records import Progress
-from slipstream.report.text.numbers import in_ms, in_seconds, plural
 
 _WORDS = {
     "start": "starting",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import textwrap
 import threading
 import time
 from collections import Counter
@@ -14,12 +15,13 @@ from typing import Literal, TextIO
 
 import msgspec
 
+from slipstream.numbers import in_seconds
 from slipstream.records import Verdict
-from slipstream.report.text.numbers import in_seconds
 from slipstream.report.text.tune import WORDS, numerics_word, relative, single_name, was_raced
 
 _ERASE = "\r\x1b[2K"
 _REDRAW_S = 0.25
+_NOTE_INDENT = 11  # cells: the column of the names of decisions
 _SILENCE_S = 2.0  # the longest time without any output
 _SPINNER = {True: "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", False: "|/-\\"}
 _PLAIN = str.maketrans({"·": "-", "–": "-", "…": "...", "→": ">"})
@@ -40,10 +42,7 @@ def tune_line(state: LiveTuneState, elapsed_s: float, width: int, *, unicode: bo
     """At most `width - 1` cells. Parts that do not fit are left out, the last one first."""
     dot = " · " if unicode else " - "
     frames = _SPINNER[unicode]
-    parts = [
-        f"{frames[int(elapsed_s / _REDRAW_S) % len(frames)]} {_activity(state)}",
-        f"{in_seconds(elapsed_s)} so far",
-    ]
+    parts = ["", f"{in_seconds(elapsed_s)} so far"]
     if state.seconds_left is not None:
         parts.append(f"at most {in_seconds(max(state.seconds_left, 0.0))} left")
     if state.decided:
@@ -51,27 +50,33 @@ def tune_line(state: LiveTuneState, elapsed_s: float, width: int, *, unicode: bo
     if state.last:
         parts.append(f"last: {state.last}")
     room = max(width - 1 - len(dot.join(parts[1:3])) - len(dot), 24)
-    if len(parts[0]) > room:
-        parts[0] = parts[0][: room - 1].rstrip(" ,") + "…"
+    parts[0] = f"{frames[int(elapsed_s / _REDRAW_S) % len(frames)]} {_activity(state, room - 2)}"
     while len(parts) > 1 and len(dot.join(parts)) >= width:
         parts.pop()
     return _encodable(dot.join(parts), unicode)[: max(width - 1, 0)]
 
 
-def _activity(state: LiveTuneState) -> str:
-    if state.entering:
-        return f"starting {state.entering}"
-    if not state.racing:
+def _activity(state: LiveTuneState, room: int) -> str:
+    """At most `room` characters. Of several names as many as fit are shown, each of them whole."""
+    if not state.entering and not state.racing:
         return "getting ready"
-    number = f"round {state.round}: " if state.round > 0 else ""
-    return f"{number}{', '.join(state.racing)}"
+    start, names = ("starting ", [state.entering]) if state.entering else ("", state.racing)
+    if state.round > 0 and not state.entering:
+        start = f"round {state.round}: "
+    for num_shown in range(len(names), 0, -1):
+        more = f" and {len(names) - num_shown} more" if num_shown < len(names) else ""
+        line = f"{start}{', '.join(names[:num_shown])}{more}"
+        if len(line) <= room:
+            return line
+    return line[: room - 1].rstrip(" ,") + "…"
 
 
 def verdict_line(verdict: Verdict, width: int = 0, *, unicode: bool = True) -> str:
     """The line that stays for a decision. It is cut to the terminal's width; the report has all of it."""
     decision = WORDS.get(verdict.decision, verdict.decision)
     measured = " ".join(filter(None, (relative(verdict.speed), numerics_word(verdict.numerics))))
-    line = f" {decision:<9} {_name(verdict):<20} {measured:<28} {verdict.reason}"
+    name_width = 20 if 0 < width < 100 else 26
+    line = f" {decision:<9} {_name(verdict):<{name_width}} {measured:<27} {verdict.reason}"
     line = " ".join(line.rstrip().splitlines())
     if 40 <= width <= len(line):
         line = line[: width - 2].rstrip(" ,;:") + "…"
@@ -79,12 +84,13 @@ def verdict_line(verdict: Verdict, width: int = 0, *, unicode: bool = True) -> s
 
 
 def _name(verdict: Verdict) -> str:
-    """For a combination its last technique; the table shows all of them."""
+    """For a combination its last technique; the table shows all of them. A race without one technique of the recipe
+    decides what it adds to the others."""
     match verdict.kind:
         case "cumulative":
             return f"+ {verdict.choice}"
         case "left_out":
-            return f"without {verdict.technique}"
+            return f"{verdict.technique} in recipe"
         case "total":
             return "all together"
         case "noise":
@@ -150,7 +156,11 @@ class LiveTune:
 
     def note(self, sentence: str) -> None:
         with self._lock:
-            self._say(f" {_encodable(sentence, self._unicode)}")
+            line = f" {_encodable(sentence, self._unicode)}"
+            if self._is_terminal:
+                width = max(shutil.get_terminal_size().columns - 1, 40)
+                line = textwrap.fill(line, width, subsequent_indent=" " * _NOTE_INDENT, drop_whitespace=True)
+            self._say(line)
 
     # --- drawing -----------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from slipstream.memory.forecast import forecast
 from slipstream.memory.remedies import list_remedies
+from slipstream.numbers import in_bytes, in_percent
 from slipstream.records import Footprint, Moment, Session
 from slipstream.report.terminal import layout
 from slipstream.report.terminal.console import ConsoleStyle, style_of, styled
@@ -30,7 +31,6 @@ from slipstream.report.text.memory import (
     samples_of,
     summarise,
 )
-from slipstream.report.text.numbers import in_bytes, in_percent
 
 _MOST_MODULES = 8
 _MOST_LINES = 6
@@ -154,7 +154,7 @@ def _table(word: str, rows: list[list[str]], align: str, ink: ConsoleStyle) -> I
     used = sum(max((cell_len(row[index]) for row in rows), default=0) + 2 for index in range(len(align) - 1))
     room = max(12, ink.width - MARGIN - used - 1)
     cells: list[list[layout.Cell]] = [[*row[:-1], styled(ink.clip(row[-1], room), "dim")] for row in rows]
-    yield from _titled(word, layout.rows(cells, align, indent=MARGIN), ink)
+    yield from _titled(word, layout.rows(cells, align, ink, indent=MARGIN), ink)
 
 
 def _titled(word: str, lines: list[Text], ink: ConsoleStyle) -> Iterator[Text]:

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from slipstream.diagnose.speedtest_ranges import general_remarks, judge_machine
+from slipstream.numbers import in_percent, in_seconds
 from slipstream.records import Environment, Judgement, Reading, SpeedTest
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.footer import hardware
 from slipstream.report.terminal.layout import MARGIN, folded, heading, rows
-from slipstream.report.text.numbers import in_seconds
 
 TITLES = {
     "disk_cold": "disk, cold",
@@ -123,7 +123,7 @@ def _number(value: float, unit: str) -> str:
     if unit == "ms":
         return in_seconds(value / 1000)
     if unit == "of one core each":
-        return f"{value * 100:.0f}% each"
+        return f"{in_percent(value)} each"
     return f"{value:,.{0 if value >= 100 or value == int(value) else 1}f}"
 
 
@@ -140,7 +140,7 @@ def _lines(test: SpeedTest, ink: ConsoleStyle) -> Iterator[Text]:
     yield Text()
     judged = judge_machine(test)
     headings = [styled(word, "bold") for word in ("", "here", "usual", "")]
-    yield from rows([headings, *(_row(one, ink) for one in judged)], "lrll", indent=1)
+    yield from rows([headings, *(_row(one, ink) for one in judged)], "lrll", ink, indent=1)
     yield Text()
     yield from _listed("wrong?", remarks(test) or ["Nothing looks wrong."], ink)
     yield from _listed("notes", test.notes, ink)

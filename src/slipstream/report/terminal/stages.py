@@ -8,11 +8,12 @@ from rich.text import Text
 
 from slipstream.diagnose.selection import training_loader
 from slipstream.diagnose.training_time import epoch_wait_ms
+from slipstream.numbers import in_ms, in_percent, plural
 from slipstream.records import Session, Summary
 from slipstream.report.terminal import layout
 from slipstream.report.terminal.console import ConsoleStyle, style_of, styled
 from slipstream.report.terminal.layout import MARGIN, heading
-from slipstream.report.text.numbers import in_ms, in_percent, plural, relative
+from slipstream.report.text.locations import relative
 from slipstream.report.text.stages import StageTable, input_stages, main_stages
 
 NUM_STAGES = 4
@@ -63,7 +64,7 @@ def _stage_rows(found: StageTable, session: Session, summary: Summary, ink: Cons
     if first_ms:
         note = styled(f"more for the first batch of an epoch{why_first(session)}", "dim")
         rows.append(["first", ink.text(in_ms(first_ms), style_of("input")), "", note])
-    return layout.rows(rows, "lrrl", indent=MARGIN)
+    return layout.rows(rows, "lrrl", ink, indent=MARGIN)
 
 
 def first_batch_ms(found: StageTable, session: Session, summary: Summary) -> float:

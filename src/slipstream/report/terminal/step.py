@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from slipstream.numbers import as_count, between_ms, in_ms
 from slipstream.records import Ceilings, Session, Summary
 from slipstream.report.terminal import layout
 from slipstream.report.terminal.console import ConsoleStyle, style_of
 from slipstream.report.terminal.layout import MARGIN, heading, legend_lines
 from slipstream.report.text.check import training_time
-from slipstream.report.text.numbers import as_count, between_ms, in_ms
 
 _VALUE_CELLS = 36  # "  6.3 ms  if compute were free ◀ best"
 

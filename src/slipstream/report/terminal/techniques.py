@@ -87,7 +87,7 @@ def render_catalogue(known: Mapping[str, Technique], console: Console) -> None:
         causes = ink.clip(", ".join(card.causes), max(room - len(title) - 2, 0)) if card.causes else ""
         what = Text(title) + ink.text(f"  {causes}" if len(causes) > 6 else "", "dim")
         cells.append([styled(ident, "bold"), ink.text(card.numerics), what])
-    _print(layout.rows(cells, "lll", indent=1), console)
+    _print(layout.rows(cells, "lll", ink, indent=1), console)
     console.print()
     _print(ink.wrap("slipstream techniques ID shows one in full; slipstream tune tries those that apply.", 1), console)
 

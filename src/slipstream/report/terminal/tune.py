@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from rich.text import Text
 
+from slipstream.numbers import plural
 from slipstream.records import Session, Tuning
 from slipstream.report.terminal import layout
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import MARGIN, heading
-from slipstream.report.text.numbers import plural
 from slipstream.report.text.tune import (
     HEADINGS,
     Row,
@@ -27,7 +27,7 @@ from slipstream.report.text.tune import (
 
 _ALIGN = "lrrrrlll"
 _DROPPED_FIRST = ("batch", "memory", "samples/s", "numerics")  # columns, in this order, until the names fit
-_GAP = 2
+_GAP = 2  # cells between two columns, as layout.rows has them
 _STYLES = {"kept": "green", "rejected": "dim", "unsure": "yellow", "failed": "red"}
 _MOST_APART = 4
 
@@ -45,7 +45,7 @@ def table_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
     cells: list[list[layout.Cell]] = [[ink.text(HEADINGS[column], "dim") for column in columns]]
     for row in rows:
         cells.append([_cell(row, column, name_width, ink) for column in columns])
-    yield from layout.rows(cells, "".join(_ALIGN[column] for column in columns), indent=1, gap=_GAP)
+    yield from layout.rows(cells, "".join(_ALIGN[column] for column in columns), ink, indent=1)
 
 
 def _columns(rows: list[Row], ink: ConsoleStyle) -> list[int]:
@@ -77,7 +77,7 @@ def _cell(row: Row, column: int, name_width: int, ink: ConsoleStyle) -> Text:
     if HEADINGS[column] == "verdict":
         return ink.text(text, _STYLES.get(row.verdict, "dim"))
     if HEADINGS[column] == "relative to base":
-        ratio, _, interval = text.partition(" ")
+        ratio, interval = row.relative_parts
         return ink.text(ratio, _STYLES.get(row.verdict, "")) + ink.text(f" {interval}" if interval else "", "dim")
     return ink.text(text, "dim" if row.kind in ("noise", "ceiling") or row.numerics == text == "unsound" else "")
 
@@ -88,13 +88,12 @@ def reason_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
     yield from _listed("proof", worths(tuning), ink)
     yield from _listed("costs", costs(tuning), ink)
     yield from _listed("not kept", reasons(tuning), ink)
-    if names := not_raced(tuning):
-        yield from _listed("no time", [(", ".join(names), "not raced. A longer --budget races them.")], ink)
+    yield from _listed("no time", not_raced(tuning), ink)
     folded = not_applicable(tuning)
-    for index, line in enumerate(folded[:_MOST_APART]):
+    for index, (together, reason) in enumerate(folded[:_MOST_APART]):
         rest = len(folded) - _MOST_APART
         more = f" (and {plural(rest, 'more reason')})" if rest > 0 and index == _MOST_APART - 1 else ""
-        lines = ink.wrap(line + more, MARGIN, "dim")
+        lines = ink.wrap(f"{together}: {reason}{more}", MARGIN, "dim")
         if not index:
             lines[0] = heading("no use", "", ink) + lines[0][MARGIN:]
         yield from lines

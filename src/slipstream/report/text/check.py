@@ -15,11 +15,12 @@ from slipstream.diagnose.selection import num_workers
 from slipstream.diagnose.source_hints import place
 from slipstream.diagnose.typical_step import sampled_step
 from slipstream.diagnose.validation import is_playing
+from slipstream.numbers import in_ms, in_percent, in_seconds, plural
 from slipstream.records import Session, Summary
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.text.memory import MEMORY, observed
-from slipstream.report.text.numbers import in_ms, in_percent, in_seconds, plural
-from slipstream.report.text.tune import raced
+from slipstream.report.text.notes import IDLE_GPU, idle_gpu_sentence
+from slipstream.report.text.tune import raced, whole_training
 
 
 def basis(session: Session) -> str:
@@ -45,7 +46,6 @@ def headline_lines(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
         yield styled(f" {ink.clip(said, ink.width - 2)}", "red")
 
 
-IDLE_GPU = "The device is the CPU although a GPU is present"
 _LONGEST = 200  # characters of a script's exception
 NOTHING_TO_GAIN = "Nothing to gain that this run could see."
 
@@ -107,11 +107,10 @@ def _without_findings(session: Session, summary: Summary) -> str:
 def warning(session: Session) -> str:
     """A warning that matters more than everything else, if there is one: a GPU that is not used.
 
-    A note from the trial takes precedence, because it knows the reason.
+    What the trial found takes precedence, because it includes the cause.
     """
-    for note in session.notes:
-        if note.startswith(IDLE_GPU):
-            return note
+    if session.idle_gpu is not None:
+        return idle_gpu_sentence(session, session.idle_gpu)
     facts, gpus = session.environment.torch, session.environment.gpus
     if not gpus or facts is None or not facts.device.startswith("cpu"):
         return ""
@@ -119,23 +118,14 @@ def warning(session: Session) -> str:
 
 
 def training_time(session: Session) -> str:
-    """ "90 epochs: 14 h at this rate; 9 h if input were free", if the length is known.
-
-    The number of iterations of an outer loop is not known. With one, the sentence gives the time of one iteration.
-    """
+    """ "90 epochs: 14 h at this rate; 9 h if input were free", if the length is known."""
     summary = session.summary
     if summary is None or summary.seconds_left is None:
         return ""
     sentence = f"{in_seconds(summary.seconds_left)} at this rate"
     if summary.seconds_best is not None and summary.seconds_best < 0.97 * summary.seconds_left:
         sentence += f"; {in_seconds(summary.seconds_best)} if input were free"
-    length = session.length
-    each = f" for each iteration of {place(length.around)}" if length and length.around else ""
-    if length and length.num_epochs:
-        return f"{plural(length.num_epochs, 'epoch')}{each}: {sentence}"
-    if length and length.num_steps:
-        return f"{plural(length.num_steps, 'step')}{each}: {sentence}"
-    return f"the whole training: {sentence}"
+    return f"{whole_training(session.length)}: {sentence}"
 
 
 def evaluation(session: Session) -> str:

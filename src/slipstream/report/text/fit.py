@@ -7,8 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
+
+from slipstream.numbers import as_count, as_ratio, in_binary, plural
 from slipstream.records import FitAttempt, Fitting
-from slipstream.report.text.numbers import as_count, as_ratio, in_binary, plural
 from slipstream.report.text.tune import relative
 
 FIT_HEADINGS: Final = ("batch", "with", "memory", "step ms", "samples/s", "relative to base", "within the limit")
@@ -103,18 +105,26 @@ def unique(fitting: Fitting) -> list[FitAttempt]:
     return list(found.values())
 
 
-def fit_rows(fitting: Fitting) -> list[tuple[str, ...]]:
+class FitRow(msgspec.Struct, frozen=True):
+    """One attempt, with its cells in the order of FIT_HEADINGS."""
+
+    cells: tuple[str, ...]
+    has_run_out: bool  # of memory, within the limit
+    is_chosen: bool  # the largest batch, the fastest, or the recipe that was kept
+
+
+def fit_rows(fitting: Fitting) -> list[FitRow]:
     """The unchanged script, then batches by size, then its own batch with techniques that save memory."""
     rows = sorted(unique(fitting), key=lambda one: (one.is_held, bool(one.recipe.choices), one.batch_size))
     return [_row(attempt, fitting) for attempt in rows]
 
 
-def _row(attempt: FitAttempt, fitting: Fitting) -> tuple[str, ...]:
+def _row(attempt: FitAttempt, fitting: Fitting) -> FitRow:
     is_timed = attempt.rate is not None and attempt.rate.num_rounds > 0
     marks = [word for word, size in (("largest", fitting.largest), ("fastest", fitting.fastest)) if _is(attempt, size)]
     kept = ["kept"] if attempt.recipe.choices and attempt.recipe == fitting.recipe else []
     outcome = _OUTCOMES[attempt.outcome] if attempt.is_held else "no limit"
-    return (
+    cells = (
         f"{attempt.batch_size:,}" if attempt.batch_size else "",
         str(attempt.recipe) if attempt.recipe.choices else "",
         in_binary(attempt.peak_bytes) if attempt.peak_bytes and attempt.outcome == "ran" else "",
@@ -123,6 +133,7 @@ def _row(attempt: FitAttempt, fitting: Fitting) -> tuple[str, ...]:
         relative(attempt.rate) if is_timed else "1.00x" if attempt.rate is not None else "",
         ", ".join([outcome, *marks, *kept]),
     )
+    return FitRow(cells, attempt.is_held and attempt.outcome == "ran_out", bool(marks or kept))
 
 
 def _is(attempt: FitAttempt, size: int | None) -> bool:

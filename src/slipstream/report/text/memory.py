@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from slipstream.diagnose.memory_growth import has_stopped, was_followed
 from slipstream.diagnose.selection import training_loader
 from slipstream.memory.forecast import Forecast, forecast
 from slipstream.memory.remedies import Remedy
-from slipstream.records import Footprint, Growth, Leak, LineBytes, ModuleBytes, Session
-from slipstream.report.text.numbers import in_bytes, in_percent, plural, where
+from slipstream.numbers import in_bytes, in_percent, plural
+from slipstream.records import Footprint, Growth, Leak, LineBytes, ModuleBytes, Remains, Session
+from slipstream.report.text.locations import where
 
 MEMORY = "memory"  # the command
 _LEAST_SHARE = 0.005  # share of the peak that gets a row
@@ -178,3 +180,30 @@ def allocator_sentence(footprint: Footprint) -> str:
         return ""
     remedy = ": fragmented; expandable_segments lets segments grow instead" if split >= _FRAGMENTED * reserved else ""
     return f"{in_bytes(reserved)} reserved, {in_bytes(split)} of it free in pieces of split blocks{remedy}"
+
+
+_MOST_REMAINS = 3  # modules, and lines
+_LEAST_REMAINS = 0.02  # of the bytes in tensors
+
+
+def remains_lines(remains: Remains, cwd: str) -> Iterator[str]:
+    """What filled the memory when it ran out, in a few lines that are printed below the script's own traceback."""
+    total = sum(remains.kinds.values())
+    if not total:
+        return
+    at = f" at {where(remains.site, cwd)}" if remains.site is not None else ""
+    inside = f" in {remains.module}" if remains.module else ""
+    ranked = sorted(remains.kinds.items(), key=lambda item: -item[1])
+    kinds = ", ".join(f"{kind_words(kind)} {in_bytes(size)}" for kind, size in ranked if size >= _LEAST_REMAINS * total)
+    yield f"memory ran out{at}{inside}, with {in_bytes(total)} in tensors: {kinds}"
+    modules = [
+        f"{path} ({about}) {in_bytes(held.total())}"
+        for path, about, held in grouped(remains.modules)[:_MOST_REMAINS]
+        if held.total() >= _LEAST_REMAINS * total
+    ]
+    if modules:
+        yield f"most of it by module: {', '.join(modules)}"
+    lines = [(line, sum(line.kinds.values())) for line in remains.lines[:_MOST_REMAINS]]
+    worth = [f"{where(line.site, cwd)} {in_bytes(size)}" for line, size in lines if size >= _LEAST_REMAINS * total]
+    if worth:
+        yield f"activations by the line that calls the module: {', '.join(worth)}"

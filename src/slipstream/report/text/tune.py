@@ -8,8 +8,9 @@ from typing import Final
 
 import msgspec
 
-from slipstream.records import Choice, Numerics, Session, Speed, TrialRecord, Tuning, Verdict
-from slipstream.report.text.numbers import as_count, as_ratio, between_ratios, in_bytes, in_seconds, plural
+from slipstream.diagnose.source_hints import place
+from slipstream.numbers import as_count, as_ratio, between_ratios, in_bytes, in_seconds, ms_in_digits, plural, times
+from slipstream.records import Choice, Length, Numerics, Session, Speed, TrialRecord, Tuning, Verdict
 
 HEADINGS: Final = (
     *("technique", "batch", "memory", "step ms", "samples/s", "relative to base", "numerics", "verdict"),
@@ -21,23 +22,54 @@ WORDS: Final = {"not_applicable": "not applicable"}
 
 
 class Row(msgspec.Struct, frozen=True):
-    """Cells in the order of HEADINGS; empty where there is nothing to say."""
+    """The values of a row, and its cells in the order of HEADINGS; empty where there is nothing to say."""
 
     name: str
-    batch: str = ""
-    memory: str = ""
-    step: str = ""
-    rate: str = ""
-    relative: str = ""
+    batch_size: int | None = None
+    peak_bytes: int | None = None
+    step_ms: float | None = None
+    samples_per_s: float | None = None
+    speed: Speed | None = None  # relative to the base
+    ratio: float | None = None  # relative to the base, for a row that was not raced
     numerics: str = ""
     verdict: str = ""
     kind: str = "single"  # base, noise, single, cumulative, total, ceiling
 
     @property
+    def memory(self) -> str:
+        return in_bytes(self.peak_bytes) if self.peak_bytes else ""
+
+    @property
+    def step(self) -> str:
+        return ms_in_digits(self.step_ms) if self.step_ms is not None else ""
+
+    @property
+    def relative_parts(self) -> tuple[str, str]:
+        """The ratio and its interval."""
+        return (as_ratio(self.ratio), "") if self.ratio is not None else relative_parts(self.speed)
+
+    @property
+    def relative(self) -> str:
+        return " ".join(filter(None, self.relative_parts))
+
+    @property
     def cells(self) -> tuple[str, ...]:
         return (
-            *(self.name, self.batch, self.memory, self.step, self.rate, self.relative, self.numerics, self.verdict),
+            self.name,
+            f"{self.batch_size:,}" if self.batch_size else "",
+            self.memory,
+            self.step,
+            as_count(self.samples_per_s) if self.samples_per_s else "",
+            self.relative,
+            self.numerics,
+            self.verdict,
         )
+
+    @property
+    def orders(self) -> tuple[float | None, ...]:
+        """The number behind each cell, by which its column is sorted."""
+        ratio = self.speed.ratio if self.speed is not None else self.ratio
+        return (None, self.batch_size, self.peak_bytes, self.step_ms, self.samples_per_s, ratio, None, None)
 
 
 def table_rows(tuning: Tuning) -> list[Row]:
@@ -69,11 +101,11 @@ def was_raced(verdict: Verdict) -> bool:
 def _base(tuning: Tuning) -> Row:
     return Row(
         BASE,
-        _count(tuning.base_batch_size),
-        _bytes(tuning.base_peak_bytes),
-        in_digits(tuning.base_step_ms),
-        _rate(tuning.base_samples_per_s),
-        "1.00x",
+        tuning.base_batch_size,
+        tuning.base_peak_bytes,
+        tuning.base_step_ms,
+        tuning.base_samples_per_s,
+        ratio=1.0,
         kind="base",
     )
 
@@ -82,8 +114,7 @@ def _noise(tuning: Tuning) -> Iterator[Row]:
     """The A/A control: how far two equal trials were apart."""
     if tuning.noise is not None:
         controls = [each for each in tuning.trials if each.spec.role == "twin" and len(each.spec.recipe.choices) < 2]
-        memory = _bytes(_peak_bytes(controls))
-        yield Row(NOISE, _count(tuning.base_batch_size), memory, relative=relative(tuning.noise), kind="noise")
+        yield Row(NOISE, tuning.base_batch_size, _peak_bytes(controls), speed=tuning.noise, kind="noise")
 
 
 def _together(tuning: Tuning) -> Iterator[Row]:
@@ -97,9 +128,9 @@ def _together(tuning: Tuning) -> Iterator[Row]:
     elif tuning.total is not None and len(tuning.recipe.choices) > 1:
         step_ms = tuning.base_step_ms / tuning.total.ratio
         rate = tuning.base_samples_per_s * tuning.total.ratio
-        memory = _bytes(_peak_bytes([each for each in tuning.trials if each.spec.recipe == tuning.recipe]))
-        cells = (memory, in_digits(step_ms), _rate(rate), relative(tuning.total))
-        yield Row("all that was kept", _count(tuning.base_batch_size), *cells, verdict="kept", kind="total")
+        peak_bytes = _peak_bytes([each for each in tuning.trials if each.spec.recipe == tuning.recipe])
+        values = (tuning.base_batch_size, peak_bytes, step_ms, rate, tuning.total)
+        yield Row("all that was kept", *values, verdict="kept", kind="total")
 
 
 def _peak_bytes(trials: Sequence[TrialRecord]) -> int | None:
@@ -110,14 +141,14 @@ def _peak_bytes(trials: Sequence[TrialRecord]) -> int | None:
 def _tried(verdict: Verdict, name: str) -> Row:
     return Row(
         name,
-        _count(verdict.batch_size),
-        _bytes(verdict.peak_bytes),
-        in_digits(verdict.step_ms) if verdict.step_ms is not None else "",
-        _rate(verdict.samples_per_s),
-        relative(verdict.speed),
-        numerics_word(verdict.numerics),
-        WORDS.get(verdict.decision, verdict.decision),
-        verdict.kind,
+        verdict.batch_size,
+        verdict.peak_bytes,
+        verdict.step_ms,
+        verdict.samples_per_s,
+        verdict.speed,
+        numerics=numerics_word(verdict.numerics),
+        verdict=WORDS.get(verdict.decision, verdict.decision),
+        kind=verdict.kind,
     )
 
 
@@ -126,15 +157,21 @@ def _ceiling(tuning: Tuning) -> Iterator[Row]:
     can be faster than that. Then the figure says nothing, and the row is left out."""
     gain = tuning.base_step_ms / tuning.ceiling_ms if tuning.ceiling_ms else 0.0
     if tuning.ceiling_ms and gain > max((_ratio(verdict) for verdict in tuning.verdicts), default=0.0):
-        rate = _rate(tuning.base_samples_per_s * gain)
-        yield Row(CEILING, "", "", in_digits(tuning.ceiling_ms), rate, as_ratio(gain), kind="ceiling")
+        rate = tuning.base_samples_per_s * gain
+        yield Row(CEILING, step_ms=tuning.ceiling_ms, samples_per_s=rate, ratio=gain, kind="ceiling")
 
 
 def relative(speed: Speed | None) -> str:
     """The ratio and its 95% interval. With too few rounds for an interval: the ratio alone, after a tilde."""
-    if speed is not None and not speed.is_bounded:
-        return f"~{as_ratio(speed.ratio)}"
-    return f"{as_ratio(speed.ratio)} {between_ratios(speed.low, speed.high)}" if speed else ""
+    return " ".join(filter(None, relative_parts(speed)))
+
+
+def relative_parts(speed: Speed | None) -> tuple[str, str]:
+    if speed is None:
+        return "", ""
+    if not speed.is_bounded:
+        return f"~{as_ratio(speed.ratio)}", ""
+    return as_ratio(speed.ratio), between_ratios(speed.low, speed.high)
 
 
 def numerics_word(numerics: Numerics | None) -> str:
@@ -142,23 +179,6 @@ def numerics_word(numerics: Numerics | None) -> str:
     if numerics is None:
         return ""
     return {True: numerics.claimed, False: "unsound", None: "not seen"}[numerics.is_sound]
-
-
-def in_digits(ms: float) -> str:
-    """Milliseconds to three digits, without the unit: the heading has it."""
-    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 1 else f"{ms:.2f}"
-
-
-def _count(number: int | None) -> str:
-    return f"{number:,}" if number else ""
-
-
-def _bytes(num_bytes: int | None) -> str:
-    return in_bytes(num_bytes) if num_bytes else ""
-
-
-def _rate(samples_per_s: float | None) -> str:
-    return as_count(samples_per_s) if samples_per_s else ""
 
 
 NOTHING_KEPT = "No technique was proved to make the script faster. It stays as it is."
@@ -186,14 +206,18 @@ def as_fast(speed: Speed) -> str:
 def _before_and_after(session: Session, tuning: Tuning) -> str:
     if tuning.seconds_before is None or tuning.seconds_after is None:
         return ""
-    length = session.length
-    if length and length.num_epochs:
-        whole = plural(length.num_epochs, "epoch")
-    elif length and length.num_steps:
-        whole = plural(length.num_steps, "step")
-    else:
-        whole = "The whole training"
-    return f"{whole}: {in_seconds(tuning.seconds_before)} → {in_seconds(tuning.seconds_after)}. "
+    whole = whole_training(session.length)
+    seconds = f"{in_seconds(tuning.seconds_before)} → {in_seconds(tuning.seconds_after)}"
+    return f"{whole[0].upper()}{whole[1:]}: {seconds}. "
+
+
+def whole_training(length: Length | None) -> str:
+    """ "90 epochs". If an outer loop repeats the training, it is the length of one iteration, because the number of
+    iterations is not known."""
+    if length is None or not (length.num_epochs or length.num_steps):
+        return "the whole training"
+    words = plural(length.num_epochs, "epoch") if length.num_epochs else plural(length.num_steps or 0, "step")
+    return f"{words} for each iteration of {place(length.around)}" if length.around else words
 
 
 def caveats(session: Session) -> Iterator[str]:
@@ -220,10 +244,12 @@ def _started(tuning: Tuning) -> list[Verdict]:
     return [verdict for verdict in tried(tuning) if was_raced(verdict)]
 
 
-def not_raced(tuning: Tuning) -> list[str]:
-    """Techniques that apply, for which no time was left, in the order in which they would have been raced."""
+def not_raced(tuning: Tuning) -> list[tuple[str, str]]:
+    """One entry for all techniques that apply and for which no time was left, in the order in which they would have
+    been raced; empty if there are none."""
     raced_names = {verdict.technique for verdict in _started(tuning)}
-    return list(dict.fromkeys(v.technique for v in tried(tuning) if v.technique not in raced_names))
+    names = dict.fromkeys(verdict.technique for verdict in tried(tuning) if verdict.technique not in raced_names)
+    return [(", ".join(names), "not raced. A longer --budget races them.")] if names else []
 
 
 def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
@@ -231,8 +257,7 @@ def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
     decided has no interval in its own row: this figure, or the race of the whole recipe, is its proof."""
     for choice in tuning.recipe.choices:
         if speed := _left_out(tuning, choice):
-            interval = f"{speed.low:.2f} to {speed.high:.2f}"
-            yield str(choice), f"worth {as_ratio(speed.ratio)} ({interval}) inside the recipe"
+            yield str(choice), f"worth {times(speed)} inside the recipe"
             continue
         own = [verdict for verdict in tried(tuning) if verdict.choice == choice and verdict.decision == "kept"]
         if own and own[-1].speed is not None and not own[-1].speed.is_bounded:
@@ -277,10 +302,10 @@ def _ratio(verdict: Verdict) -> float:
     return verdict.speed.ratio if verdict.speed else 0.0
 
 
-def not_applicable(tuning: Tuning) -> list[str]:
-    """ "tf32, cudnn_benchmark: no CUDA device", techniques with the same reason on one line."""
+def not_applicable(tuning: Tuning) -> list[tuple[str, str]]:
+    """Names and reason: "tf32, cudnn_benchmark" and "no CUDA device". Techniques with the same reason are one entry."""
     by_reason: dict[str, list[str]] = {}
     for verdict in tuning.verdicts:
         if verdict.decision == "not_applicable":
             by_reason.setdefault(verdict.reason, []).append(verdict.technique)
-    return [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in by_reason.items()]
+    return [(", ".join(dict.fromkeys(names)), reason) for reason, names in by_reason.items()]

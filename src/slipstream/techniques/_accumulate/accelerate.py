@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
+from slipstream.seams.nested import tensors_of
+from slipstream.seams.rng_state import RngState, default_generators
 from slipstream.seams.user_code import is_user_code
 from slipstream.techniques._accumulate.loss_reduction import (
     compares_samples,
@@ -27,9 +29,9 @@ from slipstream.techniques._accumulate.loss_reduction import (
     refuse_mixing,
     refuse_uneven,
 )
+from slipstream.techniques._recompute.module_snapshot import ModuleSnapshot
 from slipstream.techniques._recompute.record_random import RefusedError
-from slipstream.techniques._recompute.rng_state import ModuleSnapshot, RngState
-from slipstream.techniques._recompute.split_batch import PLAIN, Cut, bounds, filled, frame_of, others_in, tensors_in
+from slipstream.techniques._recompute.split_batch import PLAIN, Cut, bounds, filled, frame_of, others_in
 
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
@@ -196,21 +198,21 @@ class InAccelerate:
             yield part
             return
         snapshots = [ModuleSnapshot(model).__enter__() for model in accelerator._models]
-        rng_state = RngState(accelerator.device.type)
+        rng_state = RngState(default_generators(accelerator.device.type))
         yield part
         if not self._is_proved and not self._is_off:
             self._refuse("the loop does not call accelerator.backward(), so the pieces cannot be weighted")
         if self._is_off:
             for snapshot in snapshots:
                 snapshot.rewind()
-            rng_state.put_back()
+            rng_state.restore()
             for model in accelerator._models:
                 model.zero_grad(set_to_none=True)
 
     def _cut(self, whole: Any) -> list[tuple[_Piece, Any]]:
         if self._is_off:
             return []
-        tensors, frame = tensors_in(whole), frame_of(whole)
+        tensors, frame = tensors_of(whole), frame_of(whole)
         try:
             cut = Cut(tensors)
         except RefusedError as refusal:

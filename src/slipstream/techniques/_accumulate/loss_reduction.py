@@ -14,10 +14,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from slipstream.seams.module_copy import copy_module
+from slipstream.seams.nested import tensors_of
+from slipstream.seams.rng_state import RngState, default_generators
 from slipstream.techniques._accumulate.split_loader import base_of
 from slipstream.techniques._recompute.record_random import RefusedError
-from slipstream.techniques._recompute.rng_state import RngState
-from slipstream.techniques._recompute.split_batch import Cut, filled, frame_of, tensors_in
+from slipstream.techniques._recompute.split_batch import Cut, filled, frame_of
 
 _NUM_SAMPLES = 4
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # relative to the loss; 3e-2 in lower precision
@@ -39,7 +40,7 @@ def try_losses(model: torch.nn.Module, loader: Any, loss: Loss, *, is_sum: bool 
     """Raises RefusedError with the reason if the losses of pieces do not combine to the loss of the batch. `is_sum`:
     pieces are added, not averaged."""
     device = next(model.parameters()).device.type
-    rng_state = RngState(device)
+    rng_state = RngState(default_generators(device))
     try:
         with _quiet():
             batch = fetch_few(loader)
@@ -50,7 +51,7 @@ def try_losses(model: torch.nn.Module, loader: Any, loss: Loss, *, is_sum: bool 
     except Exception as fault:  # of our code or the script's; the script raises its own again
         raise RefusedError(f"the loss of some samples could not be computed: {type(fault).__name__}: {fault}") from None
     finally:
-        rng_state.put_back()
+        rng_state.restore()
 
 
 def fetch_few(loader: Any) -> Any:
@@ -66,7 +67,7 @@ def fetch_few(loader: Any) -> Any:
 
 
 def _compare(batch: Any, loss: Callable[[Any], Any], is_sum: bool) -> None:
-    tensors, frame = tensors_in(batch), frame_of(batch)
+    tensors, frame = tensors_of(batch), frame_of(batch)
     cut = Cut(tensors)
     num = cut.length(tensors) if any(cut.is_cut) else 0
     if num < 2:

@@ -38,11 +38,17 @@ class Card(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True):
     is_yes: bool
     reason: str = ""
+    is_already_so: bool = False  # no, because the training has what the technique would bring
 
 
 YES = Answer(True)
 
 
 def no(reason: str) -> Answer:
-    """Returns a negative answer. The reason is half a sentence: "the script does it already"."""
+    """Returns a negative answer. The reason is half a sentence: "the model is on the CPU"."""
     return Answer(False, reason)
+
+
+def already(reason: str) -> Answer:
+    """Returns the answer that the training has what the technique would bring: "the script does it already"."""
+    return Answer(False, reason, is_already_so=True)

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 from torch.utils.weak import WeakIdKeyDictionary
 
-from slipstream.records import Edit
+from slipstream.records import Edit, TechniqueNote
 from slipstream.seams import call_slot
 from slipstream.seams.outermost import OutermostFinder, is_being_built
 from slipstream.seams.patching import Patches, rewrite_arguments
@@ -39,8 +39,8 @@ class ApplyContext:
         self.patches = patches
         self.is_proof = is_proof  # use the base's random numbers even where that is slower
         self.technique = ""
-        self.changes: list[str] = []
-        self.declined: list[str] = []
+        self.change_notes: list[TechniqueNote] = []
+        self.decline_notes: list[TechniqueNote] = []
         self.edits: list[Edit] = []
         self.last_words: list[Callable[[], str]] = []  # called when the script has ended, for the summary line
         self._complain = complain
@@ -81,14 +81,24 @@ class ApplyContext:
 
     def changed(self, what: str) -> None:
         """Reports one thing that was really changed: "num_workers 0 -> 2 at train.py:31"."""
-        sentence = f"{self.technique}: {what}"
-        if sentence not in self.changes:
-            self.changes.append(sentence)
+        note = TechniqueNote(self.technique, what)
+        if note not in self.change_notes:
+            self.change_notes.append(note)
 
     def decline(self, why: str) -> None:
-        sentence = f"{self.technique}: {why}"
-        if sentence not in self.declined:
-            self.declined.append(sentence)
+        note = TechniqueNote(self.technique, why)
+        if note not in self.decline_notes:
+            self.decline_notes.append(note)
+
+    @property
+    def changes(self) -> list[str]:
+        """What the techniques changed, as lines of text."""
+        return [str(note) for note in self.change_notes]
+
+    @property
+    def declined(self) -> list[str]:
+        """What they could not do, as lines of text."""
+        return [str(note) for note in self.decline_notes]
 
     def edit(self, **edit: Any) -> None:
         """Records the change as data, at the script's current line unless `site` is given."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from slipstream.numbers import in_percent
 from slipstream.techniques._core.card import YES, Answer, no
 from slipstream.techniques._core.observation import Observation
 
@@ -100,7 +101,7 @@ def why_no_resizing(observation: Observation) -> str:
     share = path.share([stack for stack in path.stacks if stack.leaf.endswith("PIL/Image.py:resize")])
     if share >= _LEAST_RESIZING:
         return ""
-    return f"resizing by Pillow is {share:.0%} of the work on a batch" if share else _UNSEEN
+    return f"resizing by Pillow is {in_percent(share)} of the work on a batch" if share else _UNSEEN
 
 
 def _calls_resize(site: Site | None) -> bool:

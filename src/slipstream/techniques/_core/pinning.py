@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slipstream.techniques._core.card import YES, Answer, already, no
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.source_edits import where
 
@@ -14,16 +15,18 @@ if TYPE_CHECKING:
 DEVICES = ("cuda", "xpu")
 
 
-def why_no_copies(observation: Observation) -> str:
-    """Returns why the training loader's batches are not copied to a device, or ""."""
+def has_copies(observation: Observation) -> Answer:
+    """Whether the training loader's batches are copied to a device."""
     if observation.device not in DEVICES:
-        return f"the model is on {observation.device}: copies overlap with the step on CUDA, ROCm or XPU devices only"
+        return no(
+            f"the model is on {observation.device}: copies overlap with the step on CUDA, ROCm or XPU devices only"
+        )
     if observation.loader is None:
-        return "the script has no DataLoader"
+        return no("the script has no DataLoader")
     # a single tensor on the device cannot be pinned
     if any(facts.device != "cpu" for facts in observation.loader.tensor_facts):
-        return "the loader's batches are on the device already"
-    return ""
+        return already("the loader's batches are on the device already")
+    return YES
 
 
 def lacks_device(context: ApplyContext) -> bool:

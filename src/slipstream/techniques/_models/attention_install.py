@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules import module as hooks
 
+from slipstream.seams.nested import map_tensors
 from slipstream.techniques._models.attention_pattern import AttentionCall, Deferred, settle
-from slipstream.techniques._recompute.pytree import convert
-from slipstream.techniques._recompute.rng_state import ModuleSnapshot
+from slipstream.techniques._recompute.module_snapshot import ModuleSnapshot
 
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
@@ -56,7 +56,7 @@ class AttentionSearch:
         ]
         try:
             with AttentionCall(self._examine, self._context.decline, lambda: list(self._stack)):
-                return convert(call(*args, **kwargs), settle)
+                return map_tensors(call(*args, **kwargs), settle)
         finally:
             for handle in handles:
                 handle.remove()
@@ -107,7 +107,7 @@ class FusedAttention:
             return call(*args, **kwargs)
         try:
             with AttentionCall(self._fuse, self._context.decline):
-                return convert(call(*args, **kwargs), settle)
+                return map_tensors(call(*args, **kwargs), settle)
         except Exception as fault:  # of our code or the script's; the script raises its own again
             self._is_on = False
             self._context.decline(f"{self._name} uses its own attention again: {type(fault).__name__}: {fault}")

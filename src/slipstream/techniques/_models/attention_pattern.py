@@ -12,6 +12,8 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from slipstream.seams.nested import map_tensors
+
 _LOW_ENOUGH = -1e4  # a value filled in before a softmax that gives a weight of exactly zero
 _T: Any = torch.Tensor
 _broadcast: Any = torch.broadcast_shapes
@@ -129,7 +131,7 @@ class Deferred(torch.Tensor):
         if func in _FACTS:  # queried by our own code outside the mode: known without computing the tensor
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
-        return func(*_real(args), **_real(kwargs or {}))
+        return func(*map_tensors(args, settle), **map_tensors(kwargs or {}, settle))
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -169,7 +171,7 @@ class AttentionCall(TorchFunctionMode):
         if isinstance(target, Deferred) and _is_in_place(func):
             target.part()
         outcome = self._follow(func, args, kwargs)
-        return outcome if outcome is not None else func(*_real(args), **_real(kwargs))
+        return outcome if outcome is not None else func(*map_tensors(args, settle), **map_tensors(kwargs, settle))
 
     def _begin(self, func: Any, query: torch.Tensor, keys: torch.Tensor) -> Deferred:
         shape = (*query.shape[:-1], keys.shape[-1])
@@ -366,20 +368,10 @@ def _thunk(func: Any, args: Any, kwargs: Any) -> Callable[[], torch.Tensor]:
                 for value, part in zip(args, parts, strict=True)
             ]
             with torch.set_grad_enabled(is_grad):
-                memory.append(func(*given, **_real(kwargs)))
+                memory.append(func(*given, **map_tensors(kwargs, settle)))
         return memory[0]
 
     return compute
-
-
-def _real(thing: Any) -> Any:
-    if isinstance(thing, Deferred):
-        return thing.compute()
-    if isinstance(thing, (tuple, list)) and not hasattr(thing, "_fields"):
-        return type(thing)(_real(value) for value in thing)
-    if isinstance(thing, dict):
-        return {key: _real(value) for key, value in thing.items()}
-    return thing
 
 
 def settle(tensor: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from slipstream.seams.nested import map_tensors
 from slipstream.techniques._core.context import is_backward
-from slipstream.techniques._recompute.pytree import convert
 
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
@@ -101,7 +101,7 @@ class Precision:
             switch.context.changed(
                 f"{type(module).__name__} under autocast in {str(self._dtype).removeprefix('torch.')}"
             )
-        return convert(result, self._to_fp32)
+        return map_tensors(result, self._to_fp32)
 
     def _to_fp32(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.float() if tensor.dtype is self._dtype else tensor

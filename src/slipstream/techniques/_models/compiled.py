@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slipstream.techniques._recompute.pytree import convert
-from slipstream.techniques._recompute.rng_state import ModuleSnapshot
+from slipstream.seams.nested import map_tensors
+from slipstream.techniques._recompute.module_snapshot import ModuleSnapshot
 
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
@@ -41,7 +41,7 @@ class Compiled:
         else:
             result = self._first_call(module, call, args, kwargs)
         if self._mode == "reduce-overhead":  # CUDA graphs write the next step's outputs into the same memory
-            result = convert(result, lambda tensor: tensor.clone())
+            result = map_tensors(result, lambda tensor: tensor.clone())
         return result
 
     def _first_call(self, module: Any, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

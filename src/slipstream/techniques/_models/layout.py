@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slipstream.techniques._recompute.pytree import convert
-from slipstream.techniques._recompute.rng_state import ModuleSnapshot
+from slipstream.seams.nested import map_tensors
+from slipstream.techniques._recompute.module_snapshot import ModuleSnapshot
 
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
@@ -51,7 +51,7 @@ class Layout:
                 turned.register_hook(torch.Tensor.contiguous)  # type: ignore[no-untyped-call]
             return turned
 
-        given, named = convert(args, turn), convert(kwargs, turn)
+        given, named = map_tensors(args, turn), map_tensors(kwargs, turn)
         module: Any = self._module()
         signature = (module.training, *shapes)
         is_new = signature not in self._tried
@@ -69,7 +69,7 @@ class Layout:
         if is_new:
             self._tried.add(signature)
             self._context.changed(f"{len(self._weights)} convolution weights and the images given to them")
-        return convert(result, lambda tensor: tensor.contiguous() if tensor.dim() == 4 else tensor)
+        return map_tensors(result, lambda tensor: tensor.contiguous() if tensor.dim() == 4 else tensor)
 
     def _turn(self, is_on: bool) -> None:
         self._is_on = is_on

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from slipstream.seams.batches import walk_tensors
+from slipstream.seams.nested import walk_tensors
 
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext

@@ -1,27 +1,62 @@
-"""Runs one block without storing its activations. The backward pass recomputes the block from its inputs, with the
-random numbers and buffers of the first time, and restores the buffers afterwards, because batch norm would otherwise
-count a batch twice."""
+"""Finds the repeated blocks of a model, and runs one block without storing its activations. The backward pass
+recomputes the block from its inputs, with the random numbers and buffers of the first time, and restores the buffers
+afterwards, because batch norm would otherwise count a batch twice."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import weakref
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from slipstream.seams.nested import tensors_of
+from slipstream.seams.rng_state import RngState, default_generators
 from slipstream.techniques._recompute.in_pieces_autograd import is_in_pieces
+from slipstream.techniques._recompute.module_snapshot import ModuleSnapshot
 from slipstream.techniques._recompute.record_random import RandomRecorder, RefusedError
-from slipstream.techniques._recompute.rng_state import ModuleSnapshot, RngState
-from slipstream.techniques._recompute.split_batch import PLAIN, has_rows, others_in, tensors_in
+from slipstream.techniques._recompute.split_batch import PLAIN, has_rows, others_in
 
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
 Values = list[tuple[torch.Tensor, torch.Tensor]]
+
+_FEWEST = 3  # equal blocks, for a repetition
+_MOST_OF_IT = 0.5  # of the model's weights
+
+
+def find_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """Returns the repeated blocks of a model in their order, or [] if they do not hold most of the model. Repeated
+    blocks are children of one list or sequence with the same class and the same shapes of weights. No model is known by
+    name. Blocks inside blocks are not searched."""
+    found: list[torch.nn.Module] = []
+    inside: set[torch.nn.Module] = set()
+    for container in module.modules():
+        if container in inside or not isinstance(container, (torch.nn.ModuleList, torch.nn.Sequential)):
+            continue
+        for group in _alike(container):
+            found += group
+            inside |= {part for block in group for part in block.modules()}
+    if any(map(torch.nn.parameter.is_lazy, module.parameters())):
+        return []  # lazy weights: their size is not known yet
+    weight = sum(parameter.numel() for parameter in module.parameters())
+    held = {parameter for block in found for parameter in block.parameters()}
+    return found if sum(parameter.numel() for parameter in held) > _MOST_OF_IT * weight else []
+
+
+def _alike(container: torch.nn.Module) -> list[list[torch.nn.Module]]:
+    groups: dict[Any, list[torch.nn.Module]] = defaultdict(list)
+    for child in dict.fromkeys(container.children()):
+        shapes = tuple(tuple(parameter.shape) for parameter in child.parameters())
+        is_block = shapes and sum(1 for _ in child.modules()) >= 3  # a single layer stores only its input anyway
+        if is_block:
+            groups[type(child), shapes].append(child)
+    return [group for group in groups.values() if len(group) >= _FEWEST]
 
 
 class Checkpointed:
@@ -48,7 +83,7 @@ class Checkpointed:
         strange = next((other for other in others_in((args, kwargs)) if not isinstance(other, PLAIN)), None)
         if strange is not None:
             self._step_aside(f"{self._name} receives a {type(strange).__name__}, which it may change")
-        elif not all(map(has_rows, tensors_in((args, kwargs)))):
+        elif not all(map(has_rows, tensors_of((args, kwargs)))):
             self._step_aside(f"{self._name} receives a sparse or nested tensor, which it may change")
         elif self._changing is None and not all(map(has_rows, block.buffers())):
             self._step_aside(f"{self._name} has a sparse or nested buffer, which cannot be restored")
@@ -60,13 +95,13 @@ class Checkpointed:
         before = [(buffer, buffer.detach().clone()) for buffer in block.buffers()]
         self._changing = [buffer for buffer, _ in before]
         with ModuleSnapshot(block) as snapshot:
-            rng_state = RngState(self._device)
+            rng_state = RngState(default_generators(self._device))
             try:
-                with RandomRecorder(tensors_in((args, kwargs)), is_lenient=True):
+                with RandomRecorder(tensors_of((args, kwargs)), is_lenient=True):
                     result = self._keep(call, args, kwargs)
             except RefusedError:
                 snapshot.rewind()
-                rng_state.put_back()
+                rng_state.restore()
                 self._step_aside(f"{self._name} changes its inputs while it computes")
                 return call(*args, **kwargs)
         self._changing = [buffer for buffer, value in before if not _is_equal(buffer, value)]
@@ -75,21 +110,21 @@ class Checkpointed:
 
     def _keep(self, call: Any, args: Any, kwargs: Any) -> Any:
         then: Values = _values(self._changing or [])
-        rng_state = RngState(self._device)
-        versions = [tensor._version for tensor in tensors_in((args, kwargs))]
+        rng_state = RngState(default_generators(self._device))
+        versions = [tensor._version for tensor in tensors_of((args, kwargs))]
 
         @contextlib.contextmanager
         def recomputation() -> Iterator[None]:
-            if [tensor._version for tensor in tensors_in((args, kwargs))] != versions:
+            if [tensor._version for tensor in tensors_of((args, kwargs))] != versions:
                 raise RuntimeError(f"checkpointing: the inputs of {self._name} have changed: do not use it here")
-            now, after = _values([buffer for buffer, _ in then]), RngState(self._device)
+            now, after = _values([buffer for buffer, _ in then]), RngState(default_generators(self._device))
             _put(then)
-            rng_state.put_back()
+            rng_state.restore()
             try:
                 yield
             finally:
                 _put(now)
-                after.put_back()
+                after.restore()
 
         return checkpoint(
             functools.partial(call, **kwargs),

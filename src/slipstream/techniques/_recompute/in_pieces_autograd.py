@@ -7,17 +7,18 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch.autograd import backward, grad  # torch's originals: patches of these names see only the script's own passes
 
 from slipstream.data.transport.malloc import return_freed
 from slipstream.sandbox.oom_messages import hints_at_shortage
+from slipstream.seams.nested import tensors_of
+from slipstream.seams.rng_state import RngState, default_generators
 from slipstream.techniques._recompute.record_random import RandomRecorder, RandomReplay, RefusedError
-from slipstream.techniques._recompute.rng_state import RngState
-from slipstream.techniques._recompute.split_batch import Cut, bounds, filled, frame_of, joined, tensors_in
+from slipstream.techniques._recompute.split_batch import Cut, bounds, filled, frame_of, joined
 
 Tensors = Sequence[torch.Tensor]
 Gradients = list[torch.Tensor | None]
@@ -40,25 +41,39 @@ def is_in_pieces() -> bool:
     return _depth.num_pieces > 0
 
 
+class PassListener(Protocol):
+    """Is told how the passes of a call went."""
+
+    retries: bool  # whether a pass that ran out of memory is repeated in more pieces
+
+    def on_shortage(self, num_pieces: int) -> None:
+        """Is called before a pass that ran out of memory is repeated in this number of pieces."""
+
+    def on_end(self, is_survived: bool) -> None:
+        """Is called after a backward pass."""
+
+    def on_second_order(self) -> None:
+        """Is called if gradients of gradients are requested."""
+
+
 class PiecewiseCall:
     """One call in pieces. `is_random`: the module draws random numbers, so those of the whole batch are recorded and
     distributed to the pieces."""
 
-    def __init__(self, call: Any, cut: Cut, args: Any, kwargs: Any, device: str, is_random: bool) -> None:
+    def __init__(
+        self, call: Any, cut: Cut, args: Any, kwargs: Any, device: str, is_random: bool, listener: PassListener
+    ) -> None:
+        self.listener = listener
         self._call = call
         self._cut = cut
         self._frame = frame_of((args, kwargs))
         self._device = device
-        self._rng_state = RngState(device)
+        self._rng_state = RngState(default_generators(device))
         self._climate = [(kind, torch.get_autocast_dtype(kind)) for kind in {"cpu", device} if _is_cast(kind)]
         self._draws: list[torch.Tensor] | None = None
         self._kept: tuple[Tensors, list[torch.Tensor]] | None = None  # leaves and results of a stored graph
         self.is_random = is_random
         self.num_pieces = 1
-        # called with the number of pieces before a pass that ran out of memory is repeated
-        self.on_shortage: Callable[[int], None] | None = None
-        self.on_end: Callable[[bool], None] = lambda is_survived: None  # called after a backward pass
-        self.on_twice: Callable[[], None] = lambda: None  # called if gradients of gradients are requested
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -67,8 +82,8 @@ class PiecewiseCall:
         leaves = _leaves(tensors)
         with torch.enable_grad():
             result = self._run(leaves)
-        self._kept = (leaves, tensors_in(result))
-        self.is_random = not self._rng_state.is_as_now()
+        self._kept = (leaves, tensors_of(result))
+        self.is_random = self._rng_state.has_moved()
         return filled(result, [one.detach() for one in self._kept[1]])
 
     def compute(self, tensors: Tensors, num_pieces: int) -> Any:
@@ -80,14 +95,14 @@ class PiecewiseCall:
         with torch.no_grad():
             result = joined([self._run(self._cut.piece(tensors, *span)) for span in spans], spans)
         self._forget_casts()
-        if self._rng_state.is_as_now():
+        if not self._rng_state.has_moved():
             return result
         self.rewind()  # random numbers were drawn this time: dropout was switched on later
         self.is_random = True
         return self._record(tensors)
 
     def rewind(self) -> None:
-        self._rng_state.put_back()
+        self._rng_state.restore()
 
     def _record(self, tensors: Tensors) -> Any:
         with torch.no_grad(), RandomRecorder() as recording:
@@ -95,7 +110,7 @@ class PiecewiseCall:
         self._draws = recording.draws
         self._forget_casts()
         # The script could not change a view in place if it was created here.
-        return filled(result, [one.clone() if one._is_view() else one for one in tensors_in(result)])
+        return filled(result, [one.clone() if one._is_view() else one for one in tensors_of(result)])
 
     def _forget_casts(self) -> None:
         """Clears autocast's cache of cast weights, because they have no gradient."""
@@ -107,17 +122,17 @@ class PiecewiseCall:
     def gradients(self, tensors: Tensors, weights: Tensors, arrived: Gradients) -> Gradients:
         """Returns the gradients of tensors and weights for the gradients that arrived at the results."""
         if torch.is_grad_enabled():  # create_graph=True: the gradients must be differentiable themselves
-            self.on_twice()
+            self.listener.on_second_order()
             return self._differentiable(tensors, weights, arrived)
-        now = RngState(self._device)
+        now = RngState(default_generators(self._device))
         found: Gradients | None = None
         try:
             with _without_hooks(weights):
                 found = self._from_kept(weights, arrived) or self._from_pieces(tensors, weights, arrived)
                 return found
         finally:
-            now.put_back()
-            self.on_end(found is not None)
+            now.restore()
+            self.listener.on_end(found is not None)
 
     def _from_kept(self, weights: Tensors, arrived: Gradients) -> Gradients | None:
         kept, self._kept = self._kept, None  # a second backward pass recomputes the graph
@@ -126,7 +141,7 @@ class PiecewiseCall:
         try:
             return _grad(kept[1], arrived, [*kept[0], *weights])
         except Exception as fault:
-            if self.on_shortage is None or not is_shortage(fault):
+            if not self.listener.retries or not is_shortage(fault):
                 raise
         del kept
         self._halve()
@@ -140,15 +155,14 @@ class PiecewiseCall:
             except RefusedError:
                 return self._sum(tensors, weights, arrived, [(0, length)])
             except Exception as fault:
-                if self.on_shortage is None or not is_shortage(fault) or self.num_pieces >= length:
+                if not self.listener.retries or not is_shortage(fault) or self.num_pieces >= length:
                     raise
             self._halve()
 
     def _halve(self) -> None:
         self.num_pieces *= 2
         make_room(self._device)
-        assert self.on_shortage is not None
-        self.on_shortage(self.num_pieces)
+        self.listener.on_shortage(self.num_pieces)
 
     def _sum(self, tensors: Tensors, weights: Tensors, arrived: Gradients, spans: list[tuple[int, int]]) -> Gradients:
         if self.is_random and self._draws is None and len(spans) > 1:
@@ -206,7 +220,7 @@ class PiecewiseCall:
         _depth.num_pieces += 1
         try:
             with self._forward_conditions(), replaying or contextlib.nullcontext():
-                results = tensors_in(self._run(leaves))
+                results = tensors_of(self._run(leaves))
         finally:
             _depth.num_pieces -= 1
         if replaying is not None and not replaying.is_used_up():
@@ -216,14 +230,14 @@ class PiecewiseCall:
         return [leaf.grad for leaf in leaves]
 
     def _differentiable(self, tensors: Tensors, weights: Tensors, arrived: Gradients) -> Gradients:
-        now = RngState(self._device)
+        now = RngState(default_generators(self._device))
         self.rewind()
         try:
             with self._forward_conditions(), _without_hooks(weights):
-                results = tensors_in(self._run(tensors))
+                results = tensors_of(self._run(tensors))
                 return _grad(results, arrived, [*tensors, *weights], is_twice=True)
         finally:
-            now.put_back()
+            now.restore()
 
     # --- both ------------------------------------------------------------------------------------------------------
 
@@ -272,7 +286,7 @@ class _PiecewiseFunction(torch.autograd.Function):
 def tied(piecewise: PiecewiseCall, result: Any, learning: Sequence[bool], tensors: Tensors, weights: Tensors) -> Any:
     """Returns the results for the script, connected to our backward pass. `learning`: which of the results have
     gradients."""
-    results = tensors_in(result)
+    results = tensors_of(result)
     if len(learning) != len(results):
         learning = [one.is_floating_point() for one in results]
     outcome = _PiecewiseFunction.apply(piecewise, results, len(tensors), learning, *tensors, *weights)  # type: ignore[no-untyped-call]

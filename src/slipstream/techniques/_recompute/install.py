@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slipstream.techniques._recompute.in_pieces_autograd import PiecewiseCall, is_inside, is_shortage, make_room, tied
+from slipstream.seams.nested import tensors_of
+from slipstream.techniques._recompute.in_pieces_autograd import (
+    PassListener,
+    PiecewiseCall,
+    is_inside,
+    is_shortage,
+    make_room,
+    tied,
+)
 from slipstream.techniques._recompute.record_random import RefusedError
 from slipstream.techniques._recompute.sample_independence import Form, examine, kind_of, why_not
-from slipstream.techniques._recompute.split_batch import has_rows, tensors_in
+from slipstream.techniques._recompute.split_batch import has_rows
 
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
@@ -36,13 +44,13 @@ class InPieces:
             return call(*args, **kwargs)
         if torch.compiler.is_compiling():
             return call(*args, **kwargs)
-        tensors = tensors_in((args, kwargs))
+        tensors = tensors_of((args, kwargs))
         form = self._form(module, call, args, kwargs, tensors)
         weights = [weight for weight in module.parameters() if weight.requires_grad]
         if form is None or form.cut.length(tensors) < 2 or not (weights or any(one.requires_grad for one in tensors)):
             return call(*args, **kwargs)
-        piecewise = PiecewiseCall(call, form.cut, args, kwargs, self.device, form.is_random)
-        piecewise.on_twice = self._on_twice
+        listener = self.listen(tensors)
+        piecewise = PiecewiseCall(call, form.cut, args, kwargs, self.device, form.is_random, listener)
         try:
             result = self.compute(piecewise, tensors, form)
         except RefusedError as refusal:
@@ -51,15 +59,16 @@ class InPieces:
             return call(*args, **kwargs)
         return tied(piecewise, result, form.learning, tensors, weights)
 
+    def listen(self, tensors: list[torch.Tensor]) -> PassListener:
+        """Makes the listener of a call with these inputs."""
+        return PieceListener(self)
+
     def compute(self, piecewise: PiecewiseCall, tensors: list[torch.Tensor], form: Form) -> Any:
         raise NotImplementedError
 
     def step_aside(self, reason: str) -> None:
         self._is_on = False
         self.context.decline(f"{self.name}: {reason}")
-
-    def _on_twice(self) -> None:
-        self.step_aside("the script requests gradients of gradients, which are not available in pieces")
 
     def _form(self, module: Any, call: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Form | None:
         kind = kind_of(tensors)
@@ -82,6 +91,22 @@ class InPieces:
             self._forms[kind] = None
             self.context.decline(f"{self.name}: {type(fault).__name__}: {fault}")
         return self._forms[kind]
+
+
+class PieceListener:
+    """Follows one call whose number of pieces is fixed."""
+
+    retries = False
+
+    def __init__(self, owner: InPieces) -> None:
+        self._owner = owner
+
+    def on_shortage(self, num_pieces: int) -> None: ...
+
+    def on_end(self, is_survived: bool) -> None: ...
+
+    def on_second_order(self) -> None:
+        self._owner.step_aside("the script requests gradients of gradients, which are not available in pieces")
 
 
 def _is_too_soon(module: torch.nn.Module, tensors: list[torch.Tensor]) -> bool:
@@ -113,11 +138,12 @@ class Survivor(InPieces):
         self.most_pieces = 1
         self._fits: dict[int, int] = {}  # number of pieces, by the bytes of the inputs that needed them
 
+    def listen(self, tensors: list[torch.Tensor]) -> PassListener:
+        return Shortage(self, _size(tensors))
+
     def compute(self, piecewise: PiecewiseCall, tensors: list[torch.Tensor], form: Form) -> Any:
-        size = sum(tensor.nbytes for tensor in tensors)
+        size = _size(tensors)
         num_pieces = max((num for least, num in self._fits.items() if size >= least), default=1)
-        shortage = Shortage(self, size)
-        piecewise.on_shortage, piecewise.on_end = shortage.meet, shortage.end
         self.context.changed(f"{self.name} can be computed in pieces")
         while True:
             try:
@@ -126,32 +152,39 @@ class Survivor(InPieces):
                 if not is_shortage(fault) or num_pieces >= form.cut.length(tensors):
                     raise
             else:
-                shortage.end(is_survived=True)
+                piecewise.listener.on_end(is_survived=True)
                 return result
             piecewise.rewind()
             num_pieces *= 2
             make_room(self.device)
-            shortage.meet(num_pieces)
+            piecewise.listener.on_shortage(num_pieces)
 
     def note(self, size: int, num_pieces: int) -> None:
         self._fits[size] = max(num_pieces, self._fits.get(size, 1))
         self.most_pieces = max(self.most_pieces, num_pieces)
 
 
-class Shortage:
+def _size(tensors: list[torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+class Shortage(PieceListener):
     """Tracks one call that may run out of memory in its forward or backward pass. It has recovered when both have
     ended. The forward pass may fit in fewer pieces than the backward pass."""
 
+    retries = True
+
     def __init__(self, survivor: Survivor, size: int) -> None:
+        super().__init__(survivor)
         self._survivor = survivor
         self._size = size
         self._num_pieces = 0  # number of pieces needed; 0: memory did not run out
         self._is_counted = False
 
-    def meet(self, num_pieces: int) -> None:
+    def on_shortage(self, num_pieces: int) -> None:
         self._num_pieces = num_pieces
 
-    def end(self, is_survived: bool) -> None:
+    def on_end(self, is_survived: bool) -> None:
         if not self._num_pieces:
             return
         self._survivor.num_survived += is_survived - self._is_counted

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from slipstream.seams.nested import tensors_of
+from slipstream.seams.rng_state import RngState, default_generators
+from slipstream.techniques._recompute.module_snapshot import ModuleSnapshot
 from slipstream.techniques._recompute.record_random import RandomRecorder, RandomReplay, RefusedError
-from slipstream.techniques._recompute.rng_state import ModuleSnapshot, RngState
 from slipstream.techniques._recompute.split_batch import (
     PLAIN,
     Cut,
@@ -19,7 +21,6 @@ from slipstream.techniques._recompute.split_batch import (
     frame_of,
     joined,
     others_in,
-    tensors_in,
 )
 
 _NUM_SAMPLES = 4
@@ -46,13 +47,13 @@ def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: 
     why = why_not(module)
     if why:
         raise RefusedError(why)
-    tensors = tensors_in((args, kwargs))
+    tensors = tensors_of((args, kwargs))
     cut = Cut(tensors)
     length = min(_NUM_SAMPLES, cut.length(tensors)) if any(cut.is_cut) else 0
     if length < 2:
         raise RefusedError("it does not receive a batch of samples")
     few = [one.detach().requires_grad_(one.requires_grad) for one in cut.piece(tensors, 0, length)]
-    frame, rng_state, before = frame_of((args, kwargs)), RngState(device), _attributes(module)
+    frame, rng_state, before = frame_of((args, kwargs)), RngState(default_generators(device)), _attributes(module)
     with ModuleSnapshot(module) as snapshot:
         try:
             form = _compare(module, call, frame, cut, few, length)
@@ -65,7 +66,7 @@ def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: 
             raise RefusedError(f"a few samples could not be computed: {type(fault).__name__}: {fault}") from None
         finally:
             snapshot.rewind()
-            rng_state.put_back()
+            rng_state.restore()
 
 
 def why_not(module: torch.nn.Module) -> str:
@@ -79,26 +80,26 @@ def why_not(module: torch.nn.Module) -> str:
 
 
 def _compare(module: torch.nn.Module, call: Any, frame: Any, cut: Cut, few: list[torch.Tensor], length: int) -> Form:
-    rng_state = RngState(next(module.parameters()).device.type)
+    rng_state = RngState(default_generators(next(module.parameters()).device.type))
     args, kwargs = filled(frame, few)
     with torch.enable_grad(), RandomRecorder([*few, *module.parameters(), *module.buffers()]) as recording:
         whole = call(*args, **kwargs)
-    results = tensors_in(whole)
+    results = tensors_of(whole)
     _look_at(whole, results, length)
-    is_random = not rng_state.is_as_now()
+    is_random = rng_state.has_moved()
     known = {id(one) for one in (*few, *module.parameters())}
     if any(id(leaf) not in known for leaf in _graph_leaves(results)):
         raise RefusedError("it uses trainable tensors that are not its own weights")
     spans, halves = bounds(length, 2), []
     for start, stop in spans:
-        rng_state.put_back()
+        rng_state.restore()
         args, kwargs = filled(frame, [one.detach() for one in cut.piece(few, start, stop)])
         with torch.no_grad(), RandomReplay(recording.draws, start, stop, length) as replaying:
             halves.append(call(*args, **kwargs))
         if not replaying.is_used_up():
             raise RefusedError("a piece of the batch draws fewer random numbers than the whole")
     together = joined(halves, spans)
-    for one, other in zip(results, tensors_in(together), strict=True):
+    for one, other in zip(results, tensors_of(together), strict=True):
         if not _is_close(one.detach(), other):
             raise RefusedError("its result for a sample depends on the others in the batch")
     if any(list(others_in(half)) != list(others_in(whole)) for half in halves):

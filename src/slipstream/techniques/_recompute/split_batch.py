@@ -3,59 +3,35 @@ tensors along the batch."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 
-from slipstream.techniques._recompute.pytree import convert
+from slipstream.seams.nested import leaves_of, map_tensors, tensors_of
 from slipstream.techniques._recompute.record_random import RefusedError
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, slice, range)
 
 
-def tensors_in(thing: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(tensor)
-        return tensor
-
-    convert(thing, note)
-    return found
-
-
 def frame_of(thing: Any) -> Any:
     """Returns the structure without its tensors, so that it keeps none of them alive."""
     place = torch.empty(0)
-    return convert(thing, lambda tensor: place)
+    return map_tensors(thing, lambda tensor: place)
 
 
 def filled(frame: Any, tensors: Sequence[torch.Tensor]) -> Any:
     left = iter(tensors)
-    thing = convert(frame, lambda tensor: next(left))
-    if next(left, None) is not None or any(a is not b for a, b in zip(tensors_in(thing), tensors, strict=True)):
+    thing = map_tensors(frame, lambda tensor: next(left))
+    if next(left, None) is not None or any(a is not b for a, b in zip(tensors_of(thing), tensors, strict=True)):
         raise RefusedError(f"{type(frame).__name__} cannot be taken apart and rebuilt")
     return thing
 
 
-def others_in(thing: Any) -> Iterator[Any]:
-    """Yields everything that is neither a tensor nor a structure around tensors."""
-    if isinstance(thing, torch.Tensor):
-        return
-    if isinstance(thing, (tuple, list)):
-        inside: list[Any] = list(thing)
-    elif isinstance(thing, Mapping):
-        inside = list(thing.values())
-    elif dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        inside = [getattr(thing, field.name, None) for field in dataclasses.fields(thing)]
-    else:
-        yield thing
-        return
-    for part in inside:
-        yield from others_in(part)
+def others_in(thing: Any) -> list[Any]:
+    """Returns everything that is neither a tensor nor a structure around tensors."""
+    return [leaf for leaf in leaves_of(thing) if not isinstance(leaf, torch.Tensor)]
 
 
 def has_rows(tensor: torch.Tensor) -> bool:
@@ -91,7 +67,7 @@ def bounds(length: int, num_pieces: int) -> list[tuple[int, int]]:
 
 def joined(results: Sequence[Any], spans: Sequence[tuple[int, int]]) -> Any:
     """Returns one result for the whole batch."""
-    columns = [tensors_in(result) for result in results]
+    columns = [tensors_of(result) for result in results]
     for (start, stop), column in zip(spans, columns, strict=True):
         if len(column) != len(columns[0]) or any(not one.dim() or len(one) != stop - start for one in column):
             raise RefusedError("its results do not have one row for each sample")

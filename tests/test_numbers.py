@@ -4,14 +4,16 @@ import math
 
 import pytest
 
-from slipstream.report.text.numbers import (
+from slipstream.numbers import (
     as_gain,
     between_ms,
+    in_binary,
     in_bytes,
     in_flops,
     in_ms,
     in_percent,
     in_seconds,
+    part_of_ms,
     plural,
 )
 
@@ -43,6 +45,8 @@ def test_durations(seconds: float, text: str) -> None:
 def test_an_interval_names_its_unit_once_where_it_can() -> None:
     assert between_ms(62.1, 64.2) == "62–64 ms"
     assert between_ms(990, 1010) == "990 ms–1 s"
+    assert part_of_ms(40.2, 63.1) == "40 of 63 ms"
+    assert part_of_ms(40.2, 1600) == "40 ms of 1.6 s"
 
 
 @pytest.mark.parametrize(
@@ -54,9 +58,11 @@ def test_gains_are_upper_bounds(ratio: float, text: str) -> None:
 
 
 def test_sizes_shares_and_counts() -> None:
-    assert in_bytes(67_108_864) == "67 MB"
+    assert in_bytes(67_108_864) == "67 MB" and in_bytes(199_000) == "199 kB"
+    assert in_binary(6 << 30) == "6.00 GiB"
     assert in_flops(3_900_000_000) == "3.9 G" and in_flops(256) == "256 "
     assert in_percent(0.004) == "<1%"
     assert in_percent(0.0) == "0%"
     assert plural(1, "epoch") == "1 epoch"
     assert plural(1200, "batch", "es") == "1,200 batches"
+    assert plural(1.5, "core") == "1.5 cores" and plural(2.0, "core") == "2 cores"

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from slipstream.data.threads.rng_streams import RngStream
-from slipstream.data.workers.rng_state import GeneratorStates
+from slipstream.data.workers.dataset_generators import generators_of
+from slipstream.seams.rng_state import RngState
 
 OURS = np.random.default_rng(1)
 
@@ -39,30 +40,28 @@ DRAWS: list[Callable[[], Any]] = [
 
 @pytest.mark.parametrize("draw", DRAWS, ids=range(len(DRAWS)))
 def test_every_draw_is_detected_and_undone(draw: Callable[[], Any]) -> None:
-    draws = GeneratorStates(HOLDER)
-    before = draws.states()
-    assert not draws.have_moved(before)
+    before = RngState(generators_of(HOLDER))
+    assert not before.has_moved()
     first = draw()
-    assert draws.have_moved(before)
-    draws.restore(before)
-    assert not draws.have_moved(before) and draw() == first
+    assert before.has_moved()
+    before.restore()
+    assert not before.has_moved() and draw() == first
 
 
 def test_a_data_threads_own_stream_is_covered() -> None:
     stream = RngStream()
     stream.seed(3, 0)
     with stream.drawn_from():
-        draws = GeneratorStates(HOLDER)
-        before = draws.states()
+        before = RngState(generators_of(HOLDER))
         torch.rand(1)
-        assert draws.have_moved(before)
-        draws.restore(before)
-    assert not draws.have_moved(before)
+        assert before.has_moved()
+        before.restore()
+    assert not before.has_moved()
 
 
 def test_reading_states_draws_nothing() -> None:
     torch.manual_seed(0)
     wanted = torch.rand(1)
     torch.manual_seed(0)
-    GeneratorStates(HOLDER).states()
+    RngState(generators_of(HOLDER))
     assert torch.rand(1) == wanted

@@ -1,29 +1,14 @@
-"""Formats source locations and numbers: times, rates, sizes, ratios. Text only, no colour.
+"""Formats numbers with their units: durations, sizes, shares, counts, rates and ratios.
 
-A location is relative to the working directory of the command if it is inside it.
+Sizes are in powers of 1000 (kB, MB, GB), as disks and networks count. Memory limits and what is counted against them
+are in powers of 1024 (MiB, GiB), as `--memory-limit`, Docker and cgroups count.
 """
 
 from __future__ import annotations
 
 import math
-import posixpath
 
-from slipstream.records import Site, Speed
-
-
-def relative(file: str, cwd: str) -> str:
-    """Uses only the text of the paths, because a session is also read on other machines, where its files do not
-    exist.
-    """
-    if not cwd or not file.startswith("/"):
-        return file
-    inside = posixpath.relpath(file, cwd)
-    return file if inside.startswith("..") else inside
-
-
-def where(site: Site | None, cwd: str) -> str:
-    """`file:line`, or "" for a finding without a line."""
-    return f"{relative(site.file, cwd)}:{site.line}" if site else ""
+from slipstream.records import Speed
 
 
 def in_ms(ms: float) -> str:
@@ -40,9 +25,24 @@ def in_ms(ms: float) -> str:
 
 
 def between_ms(low_ms: float, high_ms: float) -> str:
-    """An interval. The unit appears once if both ends share it."""
-    low, high = in_ms(low_ms), in_ms(high_ms)
-    return f"{low.split()[0] if low.split()[1] == high.split()[1] else low}–{high}"
+    """An interval: "62–64 ms"."""
+    return _sharing_unit(in_ms(low_ms), "–", in_ms(high_ms))
+
+
+def part_of_ms(part_ms: float, whole_ms: float) -> str:
+    """ "40 of 63 ms"."""
+    return _sharing_unit(in_ms(part_ms), " of ", in_ms(whole_ms))
+
+
+def _sharing_unit(first: str, between: str, second: str) -> str:
+    """The unit appears once if both have it."""
+    number, unit = first.split()
+    return f"{number if second.endswith(f' {unit}') else first}{between}{second}"
+
+
+def ms_in_digits(ms: float) -> str:
+    """Three digits without the unit, for a table whose heading has it."""
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 1 else f"{ms:.2f}"
 
 
 def in_seconds(seconds: float) -> str:
@@ -113,8 +113,9 @@ def as_count(number: float) -> str:
     return f"{number:,.1f}" if number < 10 and number != int(number) else f"{number:,.0f}"
 
 
-def plural(number: int, noun: str, ending: str = "s") -> str:
-    return f"{number:,} {noun}{'' if number == 1 else ending}"
+def plural(number: float, noun: str, ending: str = "s") -> str:
+    digits = 0 if number == int(number) else 1
+    return f"{number:,.{digits}f} {noun}{'' if number == 1 else ending}"
 
 
 def _three(value: float) -> str:
@@ -127,6 +128,7 @@ def _short(value: float) -> str:
 
 
 def times(speed: Speed) -> str:
+    """A measured speed-up with its 95% interval."""
     if not speed.is_bounded:
         return f"about {speed.ratio:.2f}x, too few rounds for an interval"
     return f"{speed.ratio:.2f}x ({speed.low:.2f} to {speed.high:.2f})"

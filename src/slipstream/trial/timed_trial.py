@@ -1,0 +1,102 @@
+"""What the baton asks of a racing trial: counts, times, and the report for the backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream.seams.patching import Patches
+from slipstream.trial.fingerprint import FingerprintRecorder
+from slipstream.trial.forked import refuse
+from slipstream.trial.recipe_protocol import AppliedRecipe
+from slipstream.trial.step_count import StepCount
+from slipstream.wire.protocol import Report
+
+if TYPE_CHECKING:
+    from slipstream.sandbox.memory_limit import Limit
+    from slipstream.trial.lifecycle import ScriptRun
+
+
+class TimedTrial:
+    """What the baton needs from the rest of the trial. A subclass overrides what the trial has."""
+
+    def count_samples(self) -> int:
+        """The samples that were trained on so far."""
+        return 0
+
+    def synchronise(self) -> None:
+        """Waits until the queued work of the step is done."""
+
+    def aside_ns(self) -> int:
+        """The time spent in slipstream's own code so far."""
+        return 0
+
+    def before_joining(self) -> None:
+        """Is called at the first tick, before the backend is told."""
+
+    def after_warm_up(self) -> None:
+        """Is called when the warm-up has ended."""
+
+    def report(self, num_ticks: int) -> Report:
+        """What the trial tells the backend when it is asked, after this number of ticks."""
+        return Report()
+
+
+class FingerprintedTrial(TimedTrial):
+    """A trial with everything that a race records. `timing` holds patches that are removed after the warm-up, and
+    `limit` is that of a memory fit."""
+
+    def __init__(
+        self,
+        run: ScriptRun,
+        context: AppliedRecipe,
+        fingerprint: FingerprintRecorder,
+        step_count: StepCount,
+        timing: Patches,
+        limit: Limit | None,
+    ) -> None:
+        self._run = run
+        self._context = context
+        self._fingerprint = fingerprint
+        self._step_count = step_count
+        self._timing = timing
+        self._limit = limit
+
+    def count_samples(self) -> int:
+        return self._step_count.count_samples()
+
+    def synchronise(self) -> None:
+        self._fingerprint.synchronise()
+
+    def aside_ns(self) -> int:
+        return self._fingerprint.aside_ns + self._context.once_ns
+
+    def before_joining(self) -> None:
+        """Refuses a forked process if the script set something before its first step that only takes effect before
+        torch is imported. The backend then starts the trial in a new process."""
+        fork_safety = self._run.fork_safety
+        if fork_safety is not None and (obstacle := fork_safety.obstacle_by_now()):
+            refuse(self._run.settings.spool, obstacle)
+
+    def after_warm_up(self) -> None:
+        self._timing.close()
+        self._fingerprint.end_snapshots()
+        if self._limit is not None:
+            self._limit.level()
+
+    def report(self, num_ticks: int) -> Report:
+        context, fingerprint, limit = self._context, self._fingerprint, self._limit
+        peak_bytes, free_bytes = fingerprint.device_memory()
+        return Report(
+            losses=fingerprint.take_losses(),
+            snapshots=fingerprint.take_snapshots(),
+            digests=[(num_ticks, fingerprint.digest() if limit is None else "")],
+            device_peak_bytes=peak_bytes,
+            device_free_bytes=free_bytes,
+            start_bytes=limit.start_bytes if limit is not None else 0,
+            held_bytes=limit.weigh() if limit is not None else 0,
+            limit_fault=limit.fault if limit is not None else "",
+            changes=list(context.change_notes),
+            declined=list(context.decline_notes),
+            complaints=list(self._run.complaints),
+            edits=list(context.edits),
+        )
