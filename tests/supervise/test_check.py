@@ -17,8 +17,9 @@ import psutil
 import pytest
 
 from slipstream.sandbox import overlay
-from slipstream.supervise.check import CheckOptions, RefusalError, supervise
+from slipstream.supervise.check import CheckOptions, supervise
 from slipstream.supervise.exit_status import exit_code, remark
+from slipstream.supervise.trial_process import RefusalError
 
 TRAIN = """
 import sys, time, torch
@@ -223,6 +224,22 @@ def test_a_second_interrupt_kills(here: Path) -> None:
     out, _ = check.communicate(timeout=60)
     assert check.returncode == 137 and "killed" in out
     assert not psutil.pid_exists(trial)
+
+
+def test_a_script_that_reaches_no_step_is_interrupted_and_then_killed(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("slipstream.supervise.check._PATIENCE_S", 0.5)
+    (here / "train.py").write_text(
+        "import signal, subprocess, sys, time\n"
+        "def interrupted(*_):\n    print('interrupted', flush=True)\nsignal.signal(signal.SIGINT, interrupted)\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "while True: time.sleep(600)\n"
+    )
+    session = supervise(CheckOptions(["train.py"], seconds=0.3))
+    assert (session.ending.reason, session.ending.exit_code) == ("killed", 137)
+    assert any("it had reached no step" in note for note in session.notes)
+    assert capfd.readouterr().out == "interrupted\n"
 
 
 def test_the_trial_of_a_killed_check_ends(here: Path) -> None:

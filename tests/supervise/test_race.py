@@ -16,15 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slipstream.records import (
-    Choice,
-    Failure,
-    Recipe,
-    TrialSpec,
-)
+from slipstream.records import Choice, Failure, Recipe, TrialSpec
 from slipstream.supervise.race import ProcessBackend
+from slipstream.supervise.racing_trial import RacingTrial
 from slipstream.supervise.slow_start import STEPS_BESIDE, SlowStart
-from slipstream.supervise.trial_process import TrialLog, TrialProcess
+from slipstream.supervise.trial_log import TrialLog
 
 TRAIN = """
 import sys, torch
@@ -157,7 +153,7 @@ def _record_others(backend: ProcessBackend) -> list[bool]:
     """Records at every step of a warm-up whether the trials that are starting are stopped."""
     seen, judge = list[bool](), backend._judge_pace
 
-    def look(process: TrialProcess, log: TrialLog, slow_start: SlowStart) -> None:
+    def look(process: RacingTrial, log: TrialLog, slow_start: SlowStart) -> None:
         for other in backend._ahead.values():
             seen.append({psutil.Process(pid).status() for pid in other._tree.members()} <= {"stopped", "zombie"})
         judge(process, log, slow_start)
@@ -170,12 +166,12 @@ def _check_that_holding_ends(backend: ProcessBackend, monkeypatch: pytest.Monkey
     """A trial in its warm-up may wait for a lock that a held trial has. The held trial continues after a while."""
     trial, other = backend._processes[0], backend._ahead[6]
     start_s = other.start_s
-    with backend._alone(trial):
+    with backend._alone():
         other.hold()
-        trial.on_wait()
+        trial._on_wait()
         assert other.is_held and other.start_s == start_s
         monkeypatch.setattr("slipstream.supervise.race._MOST_HELD_S", 0.0)
-        trial.on_wait()
+        trial._on_wait()
         assert not other.is_held and other.start_s > start_s, "the time that it was held is no part of its start"
     assert "stopped" not in {psutil.Process(pid).status() for pid in other._tree.members()}
 

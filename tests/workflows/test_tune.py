@@ -15,7 +15,7 @@ import slipstream
 from slipstream.records import Session
 from slipstream.testing.made_sessions import made_session
 from slipstream.testing.made_verdicts import tuned
-from slipstream.workflows.tune import INSIDE, Tuned, journal_of, seconds_of, with_tuning
+from slipstream.workflows.tune import INSIDE, Tuned, journal_of, seconds_of, with_trials
 
 
 def train() -> None:
@@ -114,6 +114,6 @@ def test_files_that_trials_wrote_permanently_are_listed_once(tmp_path: Path) -> 
     session = msgspec.structs.replace(made_session(), cwd=str(tmp_path), written=["log.txt"], notes=["one"])
     tuning = tuned(session).tuning
     assert tuning is not None
-    both = with_tuning(session, tuning, ["two"], ["/srv/model.pt", "/srv/model.pt"])
-    assert with_tuning(session, tuning, [], [], "--no-overlay").no_overlay == "--no-overlay" and not both.no_overlay
+    both = with_trials(msgspec.structs.replace(session, tuning=tuning), ["two"], ["/srv/model.pt", "/srv/model.pt"])
+    assert with_trials(session, [], [], "--no-overlay").no_overlay == "--no-overlay" and not both.no_overlay
     assert both.written == ["log.txt", "/srv/model.pt"] and both.notes == ["one", "two"] and both.tuning == tuning

@@ -125,7 +125,8 @@ def _check(
 ) -> int:
     from slipstream.diagnose import diagnose
     from slipstream.store.sessions import save_session
-    from slipstream.supervise.check import CheckOptions, RefusalError
+    from slipstream.supervise.check import CheckOptions
+    from slipstream.supervise.trial_process import RefusalError
 
     try:
         session = run_check(CheckOptions(script, num_steps, seconds, use_overlay, profile=profile), result)

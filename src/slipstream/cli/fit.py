@@ -42,7 +42,7 @@ def _fit(request: Request) -> int:
     from slipstream.fit.options import FitError, FitOptions
     from slipstream.report.terminal.live_check import LiveCheck
     from slipstream.report.terminal.live_tune import LiveTune
-    from slipstream.supervise.check import RefusalError
+    from slipstream.supervise.trial_process import RefusalError
     from slipstream.workflows.fit import fit_script
     from slipstream.workflows.tune import NothingToTuneError
 

@@ -78,8 +78,9 @@ def command(
 
 def _observe(script: list[str], seconds: float, use_overlay: bool, forms: OutputFormats, snapshot: str) -> int:
     from slipstream.cli.check import run_check
-    from slipstream.supervise.check import CheckOptions, RefusalError
+    from slipstream.supervise.check import CheckOptions
     from slipstream.supervise.exit_status import exit_code, remark
+    from slipstream.supervise.trial_process import RefusalError
 
     order = CheckOptions(
         script, seconds=seconds, use_overlay=use_overlay, command="memory", schedule=_SCHEDULE, profile=snapshot

@@ -178,7 +178,7 @@ def tune_until_interrupted(request: Request) -> int:
 def _tune(request: Request) -> int:
     from slipstream.report.terminal.live_check import LiveCheck
     from slipstream.report.terminal.live_tune import LiveTune
-    from slipstream.supervise.check import RefusalError
+    from slipstream.supervise.trial_process import RefusalError
     from slipstream.tuning.options import TuneOptions
     from slipstream.tuning.trials import RaceError
     from slipstream.workflows.tune import NothingToTuneError, tune_script

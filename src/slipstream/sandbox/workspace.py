@@ -10,11 +10,38 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from slipstream.launch.target import protected_folders
 from slipstream.sandbox import downloads, overlay
 
 _PREFIX = "slipstream-check-"
+
+
+class Workspaces:
+    """Makes the workspaces of one command's trials, with an overlay if the system allows it."""
+
+    def __init__(self, script: Sequence[str], use_overlay: bool) -> None:
+        self._cwd, self._script = Path.cwd(), script
+        self._parent, self._own_user, reason = overlay.probe() if use_overlay else (None, False, "--no-overlay")
+        self.no_overlay = reason if self._parent is None else ""  # why trials have no overlay
+
+    def go_uncovered(self, reason: str) -> None:
+        """The trials from now on have no overlay."""
+        self._parent, self.no_overlay = None, reason
+
+    def make(self, over: Mapping[str, bytes] | None = None) -> Workspace:
+        """The caller removes the workspace. `over` gives files another content for this trial. Raises OSError if there
+        is no overlay that covers them."""
+        workspace = Workspace(self._parent or overlay.temporary_directory())
+        try:
+            if self._parent is not None:
+                workspace.cover(self._cwd, self._script, own_user=self._own_user)
+            workspace.lay_over(over or {})
+        except BaseException:
+            workspace.remove()
+            raise
+        return workspace
 
 
 class Workspace:
@@ -31,26 +58,26 @@ class Workspace:
             folder.mkdir()
         self.plan: overlay.OverlayPlan | None = None
 
-    def cover(self, cwd: Path, script: Sequence[str], *, own_user: bool) -> overlay.OverlayPlan:
+    def cover(self, cwd: Path, script: Sequence[str], *, own_user: bool) -> None:
         """Plans a temporary view of the file system for the trial. It includes the downloads of earlier trials."""
         through = [str(self.spool), str(self.scratch)]
         kept = downloads.kept_downloads(cwd)
         protected = protected_folders(cwd, script)
         self.plan = overlay.prepare(self.layers, own_user=own_user, through=through, kept=kept, protected=protected)
-        return self.plan
 
-    def lay_over(self, plan: overlay.OverlayPlan | None, files: Mapping[str, bytes]) -> overlay.OverlayPlan | None:
-        """Returns the plan with new contents for these files. Raises OSError if a file cannot be covered."""
+    def lay_over(self, files: Mapping[str, bytes]) -> None:
+        """Gives these files another content in the overlay. Raises OSError if a file cannot be covered."""
         over: list[overlay.KeptDownload] = []
         for number, (name, text) in enumerate(files.items()):
             path = os.path.realpath(name)
-            if plan is None or not overlay.covers(plan, path):
+            if self.plan is None or not overlay.covers(self.plan, path):
                 raise OSError(f"{path} cannot be covered on this system")
             place = self.spool / f"over-{number}"
             place.write_bytes(text)
             shutil.copymode(path, place)
             over.append(overlay.KeptDownload(path, str(place)))
-        return msgspec.structs.replace(plan, over=over) if plan is not None and over else plan
+        if self.plan is not None:
+            self.plan = msgspec.structs.replace(self.plan, over=over)
 
     def remove(self) -> None:
         if self.plan is not None:
@@ -62,15 +89,5 @@ def sweep(parent: Path) -> None:
     """Removes the directories of processes that no longer exist."""
     for path in parent.glob(f"{_PREFIX}*"):
         owner = path.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdigit() and not _is_alive(int(owner)) and path.lstat().st_uid == os.geteuid():
+        if owner.isdigit() and not psutil.pid_exists(int(owner)) and path.lstat().st_uid == os.geteuid():
             overlay.remove(path)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -6,16 +6,15 @@ memory snapshot. Both can be opened in torch's viewers."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import gzip
+import math
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -28,14 +27,13 @@ from slipstream.machine.gpu import GpuSampler, find_idle_gpu
 from slipstream.observe.assemble import assemble
 from slipstream.records import Ended, Ending, Message, Progress, Seen, Session, TorchProfile
 from slipstream.sandbox import downloads, overlay
-from slipstream.sandbox.workspace import Workspace
+from slipstream.sandbox.workspace import Workspace, Workspaces
 from slipstream.store.sessions import known_speedtest
-from slipstream.supervise.orphans import no_leftovers
+from slipstream.supervise.process_tree import no_leftovers
 from slipstream.supervise.pty_relay import PtyRelay
-from slipstream.supervise.signals import Interrupts
+from slipstream.supervise.signals import Interrupts, ended_by_signals, unbroken
+from slipstream.supervise.trial_process import LateError, TrialProcess, UncoveredError, signal_name
 from slipstream.trial.lifecycle import TrialSettings
-from slipstream.trial.main import EXIT_REFUSED, EXIT_UNCOVERED, REFUSED, UNCOVERED, Ticket, command
-from slipstream.wire.spool import SpoolReader
 
 PROFILE = "torch-profile.json"
 _NAMES = {"check": "torch profile", "memory": "memory snapshot"}
@@ -61,15 +59,10 @@ def keep_profile(made: Path, path: Path, command: str = "check") -> list[str]:
     return [f"{_KEPT[command]} is in {path}{_MORE[command]}."]
 
 
-_POLL_S = 0.05
 _GRACE_S = 30.0  # beyond the requested time, before a trial that does not stop is interrupted
 _PATIENCE_S = 10.0  # between interrupting and killing
 _START_FACTOR = 10  # a script may take this many times the requested time to reach its first step
 _MOST_WRITTEN = 200
-
-
-class RefusalError(Exception):
-    """The script was not run. The message is a sentence for the user."""
 
 
 class ProgressLine(Protocol):
@@ -99,7 +92,7 @@ def supervise(options: CheckOptions, line: ProgressLine | None = None) -> Sessio
     cwd = Path.cwd()
     created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     environment, revision = read_environment(cwd), read_revision(cwd)
-    with no_leftovers():
+    with ended_by_signals(), no_leftovers():
         run = _run_with_overlay(options, line, cwd)
     session = assemble(
         run.messages,
@@ -145,7 +138,6 @@ class _CheckRun:
         self.start_s = time.monotonic()
         self.first_step_s: float | None = None
         self.first_step_ns = 0  # since the epoch, like the times of files
-        self.is_told_to_end = False
         self.process = 0
 
     @property
@@ -169,110 +161,107 @@ def _is_step(message: Message) -> bool:
 
 def _run_with_overlay(options: CheckOptions, line: ProgressLine | None, cwd: Path) -> _CheckRun:
     """Runs the script under an overlay, or without one if an overlay is not possible or cannot be created."""
-    parent, own_user, reason = overlay.probe() if options.use_overlay else (None, False, "--no-overlay")
-    if parent is not None:
-        run = _run_in_workspace(options, line, cwd, Workspace(parent), own_user=own_user)
-        if isinstance(run, _CheckRun):
-            return run
-        reason = run
-    run = _run_in_workspace(options, line, cwd, Workspace(overlay.temporary_directory()), own_user=None)
-    assert isinstance(run, _CheckRun)
-    run.no_overlay = reason
+    workspaces = Workspaces(options.script, options.use_overlay)
+    try:
+        run = _run_in_workspace(options, line, cwd, workspaces.make())
+    except UncoveredError as uncovered:
+        workspaces.go_uncovered(str(uncovered))
+        run = _run_in_workspace(options, line, cwd, workspaces.make())
+    run.no_overlay = workspaces.no_overlay
     return run
 
 
-def _run_in_workspace(
-    options: CheckOptions, line: ProgressLine | None, cwd: Path, workspace: Workspace, *, own_user: bool | None
-) -> _CheckRun | str:
-    """Returns a string, the reason, if the overlay could not be created."""
+def _run_in_workspace(options: CheckOptions, line: ProgressLine | None, cwd: Path, workspace: Workspace) -> _CheckRun:
     run = _CheckRun(line)
+    settings = TrialSettings(
+        mode="check",
+        num_steps=options.num_steps,
+        seconds=options.seconds,
+        script=options.script,
+        schedule=options.schedule,
+        profile=str(workspace.scratch / PROFILE) if options.profile else "",
+    )
     try:
-        plan = workspace.cover(cwd, options.script, own_user=own_user) if own_user is not None else None
-        settings = TrialSettings(
-            mode="check",
-            num_steps=options.num_steps,
-            seconds=options.seconds,
-            spool=str(workspace.spool),
-            script=options.script,
-            schedule=options.schedule,
-            profile=str(workspace.scratch / PROFILE) if options.profile else "",
-        )
-        exit_code = _run_process(run, Ticket(settings, str(workspace.scratch), plan, options.count_loopback), workspace)
-        if exit_code == EXIT_UNCOVERED and (workspace.spool / UNCOVERED).exists():
-            return (workspace.spool / UNCOVERED).read_text()
-        if exit_code == EXIT_REFUSED and (workspace.spool / REFUSED).exists():
-            raise RefusalError((workspace.spool / REFUSED).read_text())
+        exit_code = _run_trial(run, workspace, settings, options.count_loopback)
         run.ending = _ending(run, exit_code)
         if options.profile:
             run.notes += keep_profile(workspace.scratch / PROFILE, Path(options.profile), options.command)
-        if plan is not None:
-            until_ns = run.first_step_ns or time.time_ns()
-            try:
-                run.notes += downloads.keep_downloads(plan, cwd, workspace.spool, until_ns, options.least_kept_bytes)
-            except OSError as error:
-                run.notes.append(f"What the script downloaded could not be kept: {error}.")
-            run.written += [path for path, _ in overlay.written(plan)]
-            run.passed_through = [path for path in plan.through if not overlay.is_below(path, str(workspace.path))]
-            run.notes += [
-                f"{name} names {path}, where the script or its working directory is: what was written there was thrown"
-                " away, too."
-                for name, path in overlay.covered_caches(protected_folders(cwd, options.script))
-            ]
-        return run
+        if workspace.plan is not None:
+            _collect(run, options, cwd, workspace, workspace.plan)
     finally:
-        workspace.remove()
+        with unbroken():
+            workspace.remove()
+    return run
 
 
-def _run_process(run: _CheckRun, ticket: Ticket, workspace: Workspace) -> int:
-    """Starts the trial and waits until it has ended. Returns Popen's return code."""
-    reader = SpoolReader(workspace.spool)
-    start = command(ticket)
+def _collect(run: _CheckRun, options: CheckOptions, cwd: Path, workspace: Workspace, plan: overlay.OverlayPlan) -> None:
+    """Keeps downloads, and lists what else the script wrote into the overlay."""
+    until_ns = run.first_step_ns or time.time_ns()
+    try:
+        run.notes += downloads.keep_downloads(plan, cwd, workspace.spool, until_ns, options.least_kept_bytes)
+    except OSError as error:
+        run.notes.append(f"What the script downloaded could not be kept: {error}.")
+    run.written += [path for path, _ in overlay.written(plan)]
+    run.passed_through = [path for path in plan.through if not overlay.is_below(path, str(workspace.path))]
+    run.notes += [
+        f"{name} names {path}, where the script or its working directory is: what was written there was thrown"
+        " away, too."
+        for name, path in overlay.covered_caches(protected_folders(cwd, options.script))
+    ]
+
+
+def _run_trial(run: _CheckRun, workspace: Workspace, settings: TrialSettings, count_loopback: bool) -> int:
+    """Starts the trial and waits until it has ended. Returns its exit code, negative for a signal."""
     sys.stdout.flush()
     sys.stderr.flush()
     with PtyRelay() as terminal:
-        trial = subprocess.Popen(start, stdout=terminal.stdout, stderr=terminal.stderr)
+        trial = TrialProcess(
+            workspace, settings, stdout=terminal.stdout, stderr=terminal.stderr, count_loopback=count_loopback
+        )
         run.process = trial.pid
         terminal.started()
         try:
             # In this order: the thread of the GPU sampler must not receive the signals that Interrupts waits for.
-            with Interrupts(trial) as interrupts, run.gpus:
-                while trial.poll() is None:
-                    terminal.pump(_POLL_S, trial.pid)
-                    run.take(reader.read())
+            with Interrupts(trial.send) as interrupts, run.gpus:
+
+                def look(timeout_s: float) -> None:
+                    terminal.pump(timeout_s, trial.pid)
+                    run.take(trial.messages())
                     interrupts.look()
-                    _enforce_time_limit(run, interrupts, ticket.settings.seconds)
                     if run.line is not None:
                         terminal.show(run.line.text(run.elapsed_s, terminal.width))
+
+                _wait_for_end(run, trial, look, settings.seconds)
                 terminal.drain()
-                run.take(reader.read())
+                run.take(trial.messages())
         finally:
-            _end(trial)
-    return trial.returncode
+            trial.end(_PATIENCE_S)
+    trial.raise_refusal()
+    exit_code = trial.poll()
+    assert exit_code is not None
+    return exit_code
 
 
-def _end(trial: subprocess.Popen[bytes]) -> None:
-    if trial.poll() is None:
-        trial.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            trial.wait(_PATIENCE_S)
-        trial.kill()
-        trial.wait()
+def _wait_for_end(run: _CheckRun, trial: TrialProcess, look: Callable[[float], None], seconds: float) -> None:
+    """Returns when the trial has ended. Ends a trial that does not stop by itself in time."""
+    seconds = seconds if seconds > 0 else math.inf
 
+    def look_for_step(timeout_s: float) -> float | None:
+        look(timeout_s)
+        return run.first_step_s
 
-def _enforce_time_limit(run: _CheckRun, interrupts: Interrupts, seconds: float) -> None:
-    """Ends a trial that does not stop by itself in time."""
-    if seconds <= 0:
-        return
-    if run.first_step_s is None:
-        limit_s, what = _START_FACTOR * seconds, "it had reached no step"
-    else:
-        limit_s, what = run.first_step_s + 2 * seconds + _GRACE_S, "it did not stop when it was asked to"
-    if run.elapsed_s > limit_s and not run.is_told_to_end:
-        run.is_told_to_end = True
+    what = "it had reached no step"
+    try:
+        if trial.wait_for(look_for_step, _START_FACTOR * seconds) is not None:
+            what = "it did not stop when it was asked to"
+            trial.wait_for(look, 2 * seconds + _GRACE_S)
+    except LateError:
         run.notes.append(f"The script was interrupted after {run.elapsed_s:.0f} s: {what}.")
-        interrupts.interrupt()
-    elif run.elapsed_s > limit_s + _PATIENCE_S:
-        interrupts.kill()
+        trial.send(signal.SIGINT)
+        try:
+            trial.wait_for(look, _PATIENCE_S)
+        except LateError:
+            trial.end()
 
 
 def _ending(run: _CheckRun, return_code: int) -> Ending:
@@ -285,18 +274,10 @@ def _ending(run: _CheckRun, return_code: int) -> Ending:
             return msgspec.structs.replace(recorded[-1], reason="stopped")  # it waited for a stopped child
         return recorded[-1]
     if return_code < 0:
-        name = _signal_name(-return_code)
-        return Ending("killed", 128 - return_code, run.elapsed_s, f"ended by {name}")
+        return Ending("killed", 128 - return_code, run.elapsed_s, f"ended by {signal_name(return_code)}")
     if return_code > 0:
         return Ending("raised", return_code, run.elapsed_s)
     return Ending("finished" if run.first_step_s is None else "stopped", 0, run.elapsed_s)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def shorten(paths: list[str], cwd: Path) -> list[str]:

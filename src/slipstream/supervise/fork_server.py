@@ -11,14 +11,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from slipstream.launch.as_main import interpreter_flags
 from slipstream.trial.forked import PID, READY
 
 _PATIENCE_S = 120.0  # importing torch can take this long if its files are not in the page cache
-_POLL_S = 0.1
 
 
 class ForkServer:
@@ -37,9 +36,9 @@ class ForkServer:
                 pass_fds=[theirs.fileno()],
             )
 
-    def wait(self, on_wait: Callable[[], None]) -> bool:
+    def wait(self) -> bool:
         """Waits until the server is ready. Returns False if it failed to start."""
-        return self._receive(on_wait) != 0
+        return self._receive() != 0
 
     def fork(self, ticket: Path, stdout: int, stderr: int) -> ForkedProcess | None:
         """Forks a trial with this ticket, which becomes a child of this process. None: the server has ended."""
@@ -47,18 +46,15 @@ class ForkServer:
             socket.send_fds(self._wire, [os.fsencode(ticket)], [stdout, stderr])
         except OSError:
             return None
-        pid = self._receive(lambda: None)
+        pid = self._receive()
         if not pid:
             self.close()  # a late answer would be taken for the answer to the next request
         return ForkedProcess(pid) if pid else None
 
-    def _receive(self, on_wait: Callable[[], None]) -> int:
+    def _receive(self) -> int:
         """The process id that the server sent, or 0 if it has ended or does not answer."""
-        end_s = time.monotonic() + _PATIENCE_S
-        while not select.select([self._wire], [], [], _POLL_S)[0]:
-            on_wait()
-            if time.monotonic() > end_s:
-                return 0
+        if not select.select([self._wire], [], [], _PATIENCE_S)[0]:
+            return 0
         try:
             data = self._wire.recv(PID.size)
         except OSError:
@@ -83,14 +79,14 @@ class ForkServerPool:
         """Whether `of` returns without waiting."""
         return not self._is_open or frozenset(environment.items()) in self._known
 
-    def of(self, environment: Mapping[str, str], on_wait: Callable[[], None]) -> ForkServer | None:
+    def of(self, environment: Mapping[str, str]) -> ForkServer | None:
         """The server for these variables. None: trials start in new processes."""
         key = frozenset(environment.items())
         if not self._is_open:
             return None
         if key not in self._known:
             server = ForkServer(self._entry, environment)
-            self._known[key] = server if server.wait(on_wait) else None
+            self._known[key] = server if server.wait() else None
             if self._known[key] is None:
                 server.close()
         return self._known[key]

@@ -1,35 +1,39 @@
 """All processes of a trial: the script, its loader's workers, and everything else that it started. They are stopped,
-continued, ended and measured from outside, by their ids."""
+continued, ended and measured from outside, by their ids. Processes that a trial leaves behind are adopted and ended."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
 
-from slipstream.supervise.orphans import end_all
+from slipstream.sandbox import mounts
+from slipstream.supervise.signals import unbroken
 
 _STILL_S = 0.5
-_PATIENCE_S = 5.0
+_KILL_S = 5.0  # for a killed process to leave the process table
+_NATURAL_S = 1.0
+_PATIENCE_S = 2.0
 # These processes end by themselves when their clients have ended. Only they know which shared memory to remove.
 _TRACKERS = ("resource_tracker", "torch_shm_manager")
 
 
 class ProcessTree:
-    """The tree below one process. That process leads a process group, so that a grandchild whose parent has ended is
-    still recognised."""
+    """The tree below one process. In a race that process leads a process group, so that a grandchild whose parent has
+    ended is still recognised."""
 
     def __init__(self, root: int) -> None:
         self.root = root
 
     def members(self) -> list[int]:
         found = [self.root, *_descendants(self.root)]
-        for orphan in _children(os.getpid()):  # adopted by this process (orphans.no_leftovers)
+        for orphan in _children(os.getpid()):  # adopted by this process (no_leftovers)
             if orphan != self.root and _group(orphan) == self.root:
                 found += [orphan, *_descendants(orphan)]
         return list(dict.fromkeys(found))
@@ -53,15 +57,15 @@ class ProcessTree:
         """Ends all processes, stopped or not, and removes them from the process table. The caller waits for the
         root."""
         members = self.members()
-        processes = [process for pid in members[1:] if (process := _process(pid)) is not None]
+        processes = _processes(members[1:])
         trackers = [process for process in processes if _is_tracker(process)]
         spared = {process.pid for process in trackers}
         for pid in members:  # the root first, so that it does not react to the end of its workers
             if pid not in spared:
                 _send(pid, signal.SIGKILL)
             _send(pid, signal.SIGCONT)
-        psutil.wait_procs([process for process in processes if process.pid not in spared], timeout=_PATIENCE_S)
-        end_all(trackers)
+        psutil.wait_procs([process for process in processes if process.pid not in spared], timeout=_KILL_S)
+        _end_all(trackers)
 
     def cpu_s(self) -> float:
         """CPU time that all processes have used. For ended processes it is the time that was added to their
@@ -80,6 +84,36 @@ class ProcessTree:
         now_bytes = _resident_bytes(self.root) + sum(_private_bytes(pid) for pid in self.members()[1:])
         status = _read_sizes(Path(f"/proc/{holder}/status"))
         return now_bytes + max(0, status.get("VmHWM", 0) - status.get("VmRSS", 0))
+
+
+@contextlib.contextmanager
+def no_leftovers() -> Iterator[bool]:
+    """Ends, at the end of the block, every descendant of this process that was started inside it. Yields whether this
+    process adopts orphans."""
+    before = set(_descendants(os.getpid()))
+    is_adopting = sys.platform == "linux" and mounts.adopt_orphans(wanted=True)
+    try:
+        yield is_adopting
+    finally:
+        with unbroken():
+            _end_all(_processes(pid for pid in _descendants(os.getpid()) if pid not in before))
+        if is_adopting:
+            mounts.adopt_orphans(wanted=False)
+
+
+def _end_all(processes: list[psutil.Process]) -> None:
+    """Waits a little, then terminates, then kills. The first wait is for multiprocessing's resource tracker: it ends by
+    itself after it has removed the shared memory of ended processes. Waiting also removes their entries from the
+    process table."""
+    _, processes = psutil.wait_procs(processes, timeout=_NATURAL_S)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, alive = psutil.wait_procs(processes, timeout=_PATIENCE_S)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=_PATIENCE_S)
 
 
 def _descendants(pid: int) -> Iterator[int]:
@@ -124,11 +158,13 @@ def _send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _process(pid: int) -> psutil.Process | None:
-    try:
-        return psutil.Process(pid)
-    except psutil.Error:
-        return None
+def _processes(pids: Iterable[int]) -> list[psutil.Process]:
+    """Those that still exist."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            found.append(psutil.Process(pid))
+    return found
 
 
 def _is_tracker(process: psutil.Process) -> bool:

@@ -14,24 +14,17 @@ import msgspec
 
 from slipstream.launch.target import protected_folders
 from slipstream.machine import free_memory
-from slipstream.records import BlockTiming, Failure, Recipe, Session, Tick, TrialRecord, TrialSpec
+from slipstream.records import BlockTiming, Failure, Recipe, Session, Tick, Told, TrialRecord, TrialSpec
 from slipstream.sandbox import overlay
-from slipstream.sandbox.workspace import Workspace
+from slipstream.sandbox.workspace import Workspaces
 from slipstream.supervise.fork_server import ForkServerPool
-from slipstream.supervise.orphans import no_leftovers
+from slipstream.supervise.process_tree import no_leftovers
+from slipstream.supervise.racing_trial import POLITE_END_S, RacingTrial, end_of_script
 from slipstream.supervise.signals import ended_by_signals, unbroken
 from slipstream.supervise.slow_start import STEPS_BESIDE, SlowStart, is_suspect
-from slipstream.supervise.trial_process import (
-    BATON,
-    OutError,
-    TrialLog,
-    TrialProcess,
-    UncoveredError,
-    UnreadyError,
-    end_of_script,
-)
+from slipstream.supervise.trial_log import TrialLog
+from slipstream.supervise.trial_process import OutError, UncoveredError, UnreadyError
 from slipstream.trial.lifecycle import TrialSettings
-from slipstream.trial.main import Ticket
 from slipstream.wire.protocol import Finished, Joined, Report, Standing, Ticked
 
 MOST_TRIALS = 6
@@ -71,26 +64,21 @@ class ProcessBackend:
         self._warm_up = max(_LEAST_SNAPSHOTS, warm_up)
         self._limit_s, self._start_limit_s = limit_s, start_limit_s
         self._use_overlay = use_overlay
-        self._cwd = Path.cwd()
         self._logs: dict[int, TrialLog] = {}
         self._over: dict[int, dict[str, bytes]] = {}
         self._limits: dict[int, int] = {}
-        self._processes: dict[int, TrialProcess] = {}  # running processes by trial, the least recently used one first
+        self._processes: dict[int, RacingTrial] = {}  # running processes by trial, the least recently used one first
         # Processes that were started before their trial enters. They import and then wait at their first step.
-        self._ahead: dict[int, TrialProcess] = {}
+        self._ahead: dict[int, RacingTrial] = {}
         self._base: TrialLog | None = None
         self._device_free_bytes = 0
         self._shared_before = free_memory.shared_bytes()[0]
         self._shared_each = 0
-        self._parent: Path = overlay.temporary_directory()
-        self._own_user: bool | None = None
         self._may_fork = may_fork
         self._fork_servers = ForkServerPool(entry, is_open=False)
         self._stack = contextlib.ExitStack()
         self.notes: list[str] = []
-        self.no_overlay = ""  # why trials ran without an overlay
         self.written: list[str] = []  # files that trials without an overlay wrote
-        self.on_wait: Callable[[], None] = lambda: None
 
     def __enter__(self) -> ProcessBackend:
         self._stack.enter_context(ended_by_signals())
@@ -98,18 +86,19 @@ class ProcessBackend:
         self._fork_servers = ForkServerPool(self._entry, self._may_fork and is_adopting)
         self._stack.callback(self._fork_servers.close)
         if self._use_overlay:
-            self._stack.enter_context(overlay.shared_caches(protected_folders(self._cwd, self._script)))
+            self._stack.enter_context(overlay.shared_caches(protected_folders(Path.cwd(), self._script)))
         self._stack.callback(self._end_all)
-        parent, own_user, reason = overlay.probe() if self._use_overlay else (None, False, "--no-overlay")
-        if parent is not None:
-            self._parent, self._own_user = parent, own_user
-        else:
-            self._go_uncovered(reason)
+        self._workspaces = Workspaces(self._script, self._use_overlay)
         return self
 
     def __exit__(self, *_: object) -> None:
         with unbroken():
             self._stack.close()
+
+    @property
+    def no_overlay(self) -> str:
+        """Why trials ran without an overlay, or "" if all had one. It is known once the backend has been entered."""
+        return self._workspaces.no_overlay
 
     def lay_over(self, trial: int, files: Mapping[str, bytes]) -> None:
         """Replaces the contents of these files for one trial that enters later. The real files are not changed. The
@@ -197,12 +186,12 @@ class ProcessBackend:
             log.failure = Failure(f"could not be started: {error}")
             return
         try:
-            with self._alone(process):
+            with self._alone():
                 self._warm(process, log)
         except UncoveredError as uncovered:  # overlays do not work on this system: all trials run without one
             self._close(process)
             log.num_launches -= 1
-            self._go_uncovered(str(uncovered))
+            self._workspaces.go_uncovered(str(uncovered))
             self._launch(log)
         except UnreadyError as unready:  # the script would behave differently in a forked process
             self._launch_cold(process, log, str(unready))
@@ -220,7 +209,7 @@ class ProcessBackend:
         else:
             self._processes[log.spec.ident] = process
 
-    def _launch_cold(self, process: TrialProcess, log: TrialLog, why: str) -> None:
+    def _launch_cold(self, process: RacingTrial, log: TrialLog, why: str) -> None:
         """Starts this trial again, and all later ones, in new processes."""
         self._close(process)
         log.num_launches -= 1
@@ -229,7 +218,7 @@ class ProcessBackend:
         self.notes.append(COLD.format(why))
         self._launch(log)
 
-    def _launch_again(self, process: TrialProcess, log: TrialLog) -> None:
+    def _launch_again(self, process: RacingTrial, log: TrialLog) -> None:
         """Starts the base and then the candidate again. The second start is compared with the base's first steps."""
         assert self._base is not None
         self._close(process)
@@ -238,63 +227,49 @@ class ProcessBackend:
         self._end(self._base.spec.ident)
         self._launch(log)
 
-    def _start(self, log: TrialLog) -> TrialProcess:
+    def _start(self, log: TrialLog) -> RacingTrial:
         spec = log.spec
         log.launch()
-        workspace = Workspace(self._parent)
+        settings = TrialSettings(
+            mode="race",
+            script=self._script,
+            recipe=spec.recipe,
+            role=spec.role,
+            precision=spec.precision,
+            draw=spec.draw,
+            tick=self._tick,
+            seed=self._seed,
+            warm_up=self._warm_up,
+            limit_bytes=self._limits.get(spec.ident, 0),
+        )
+        environment = self._variables(spec)
+        server = self._fork_servers.of(environment) if spec.role != "fit" else None
+        workspace = self._workspaces.make(self._over.get(spec.ident, {}))
         try:
-            plan = None
-            if self._own_user is not None:
-                plan = workspace.cover(self._cwd, self._script, own_user=self._own_user)
-            plan = workspace.lay_over(plan, self._over.get(spec.ident, {}))
-            settings = TrialSettings(
-                mode="race",
-                spool=str(workspace.spool),
-                script=self._script,
-                recipe=spec.recipe,
-                role=spec.role,
-                precision=spec.precision,
-                draw=spec.draw,
-                baton=str(workspace.spool / BATON),
-                tick=self._tick,
-                seed=self._seed,
-                warm_up=self._warm_up,
-                limit_bytes=self._limits.get(spec.ident, 0),
-            )
-            environment = self._variables(spec)
-            server = self._fork_servers.of(environment, self.on_wait) if spec.role != "fit" else None
-            process = TrialProcess(
-                workspace, Ticket(settings, str(workspace.scratch), plan), self._entry, environment, server
-            )
+            return RacingTrial(workspace, settings, self._entry, environment, server, self._let_go_late)
         except BaseException:
             workspace.remove()
             raise
-        process.on_wait = self.on_wait
-        return process
 
     def _variables(self, spec: TrialSpec) -> dict[str, str]:
         hashing = {} if os.environ.get("PYTHONHASHSEED", "").isdigit() else {"PYTHONHASHSEED": "0"}
         return {**hashing, **self._environment_of(spec.recipe)}
 
     @contextlib.contextmanager
-    def _alone(self, process: TrialProcess) -> Iterator[None]:
-        """Continues, at the end of the block, the processes that were held while this one warmed up. A process that was
-        held for too long continues earlier."""
-
-        def wait() -> None:
-            self.on_wait()
-            for other in self._ahead.values():
-                other.let_go(_MOST_HELD_S)
-
-        process.on_wait = wait
+    def _alone(self) -> Iterator[None]:
+        """Continues, at the end of the block, the processes that were held while another one warmed up."""
         try:
             yield
         finally:
-            process.on_wait = self.on_wait
             for other in self._ahead.values():
                 other.let_go()
 
-    def _warm(self, process: TrialProcess, log: TrialLog) -> None:
+    def _let_go_late(self) -> None:
+        """Continues the processes that have been held for too long."""
+        for other in self._ahead.values():
+            other.let_go(_MOST_HELD_S)
+
+    def _warm(self, process: RacingTrial, log: TrialLog) -> None:
         base, slow_start = self._base, SlowStart()
         limit_s = self._start_limit_s
         if base is not None and base is not log and base.startup_s:
@@ -316,7 +291,7 @@ class ProcessBackend:
                 log.take(message.report)
                 raise OutError(end_of_script(message.ending, len(log.warm)))
 
-    def _judge_pace(self, process: TrialProcess, log: TrialLog, slow_start: SlowStart) -> None:
+    def _judge_pace(self, process: RacingTrial, log: TrialLog, slow_start: SlowStart) -> None:
         """Raises OutError for a candidate that is too slow to race. A candidate that has been timed in a round is not
         judged here any more."""
         beside = self._other_trial()
@@ -339,7 +314,7 @@ class ProcessBackend:
         bases = [log for log in there if log.spec.role == "base"]
         return next(reversed(bases or there), None)
 
-    def _time_beside(self, process: TrialProcess) -> float:
+    def _time_beside(self, process: RacingTrial) -> float:
         """Holds the candidate while another trial runs a few steps. Returns the seconds of one step, or 0.0 if they
         could not be timed."""
         beside = self._other_trial()
@@ -359,14 +334,13 @@ class ProcessBackend:
     def _run_block(self, log: TrialLog, empty: BlockTiming, num_steps: int, lead_in: int) -> BlockTiming:
         process = self._processes.pop(empty.trial)
         self._processes[empty.trial] = process  # now the most recently used
-        process.on_wait = self.on_wait
         limit_s = max(self._limit_s, _STEP_FACTOR * (num_steps + lead_in) * log.step_s)
         try:
             process.go(num_steps, lead_in)
             message = process.receive(limit_s, _BUSY_FACTOR * limit_s)
             if isinstance(message, Standing):
                 self._collect(process, log)
-                return _timed(empty, message)
+                return msgspec.structs.replace(empty, **msgspec.structs.asdict(message))
             assert isinstance(message, Finished), message
         except OutError as out:
             log.failure = out.failure
@@ -380,7 +354,7 @@ class ProcessBackend:
         self._end(empty.trial, is_polite=False)
         return msgspec.structs.replace(empty, is_last=True, failure=log.failure)
 
-    def _collect(self, process: TrialProcess, log: TrialLog) -> None:
+    def _collect(self, process: RacingTrial, log: TrialLog) -> None:
         report: Report = process.ask(self._limit_s)
         log.take(report)
         log.peak_bytes = max(log.peak_bytes, process.memory_bytes())
@@ -406,16 +380,13 @@ class ProcessBackend:
         for trial in list(self._processes):
             self._end(trial, is_polite=False)
 
-    def _close(self, process: TrialProcess, is_polite: bool = False) -> None:
+    def _close(self, process: RacingTrial, is_polite: bool = False) -> None:
         with unbroken():
-            for told in process.told():
+            process.end(POLITE_END_S if is_polite else 0.0)
+            for told in (message for _, message in process.messages() if isinstance(message, Told)):
                 self.notes += [told.note] if told.note and told.note not in self.notes else []
                 self.written += [path for path in told.written if path not in self.written]
-            process.close(is_polite)
-
-    def _go_uncovered(self, reason: str) -> None:
-        self._parent, self._own_user = overlay.temporary_directory(), None
-        self.no_overlay = reason
+            process.close()
 
 
 def tick_of(session: Session) -> Tick:
@@ -435,17 +406,3 @@ def _too_slow(log: TrialLog, step_s: float, base_s: float) -> Failure:
     timing = BlockTiming(log.spec.ident, -1, 1, len(log.steady), seconds, time.perf_counter_ns(), failure=failure)
     log.timings.append(timing)
     return failure
-
-
-def _timed(timing: BlockTiming, message: Standing) -> BlockTiming:
-    return msgspec.structs.replace(
-        timing,
-        first_step=message.first_step,
-        num_steps=message.num_steps,
-        seconds=message.seconds,
-        time_ns=message.time_ns,
-        num_samples=message.num_samples,
-        starts_s=message.starts_s,
-        epoch_start_s=message.epoch_start_s,
-        is_disturbed=message.is_disturbed,
-    )

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -18,26 +17,26 @@ class Interrupts:
     """Use as a context manager, in the main thread, after the trial has started: the trial must not inherit the signal
     mask and handlers that this class sets."""
 
-    def __init__(self, trial: subprocess.Popen[bytes]) -> None:
-        self._trial = trial
+    def __init__(self, send: Callable[[int], None]) -> None:
+        """`send` sends a signal to the trial."""
+        self._send = send
         self._num_interrupts = 0
         self._former_mask: set[Any] = set()
-        self._former_handlers: dict[int, Any] = {}
+        self._handlers = _handling(dict.fromkeys(_WATCHED, self._handle))
 
     def __enter__(self) -> Interrupts:
         if hasattr(signal, "sigtimedwait"):
             self._former_mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED))
         else:  # without it the sender of a signal is unknown; a terminal is the most likely one
-            for number in _WATCHED:
-                self._former_handlers[number] = signal.signal(number, self._handle)
+            self._handlers.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         if hasattr(signal, "sigtimedwait"):
             self.look()  # the last signals are for the trial, not for code that runs after this block
             signal.pthread_sigmask(signal.SIG_SETMASK, self._former_mask)
-        for number, handler in self._former_handlers.items():
-            signal.signal(number, handler)
+        else:
+            self._handlers.__exit__(None, None, None)
 
     def look(self) -> None:
         """Handles the signals that arrived since the last call."""
@@ -45,25 +44,15 @@ class Interrupts:
             # A Ctrl-C in the terminal has already reached the whole foreground group. A signal to this process has not.
             self._act(info.si_signo, is_shared=info.si_code > 0)
 
-    def interrupt(self) -> None:
-        self._send(signal.SIGINT)
-
-    def kill(self) -> None:
-        self._send(signal.SIGKILL)
-
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         self._act(number, is_shared=True)
 
     def _act(self, number: int, *, is_shared: bool) -> None:
         self._num_interrupts += 1
         if self._num_interrupts > 1:
-            self.kill()
+            self._send(signal.SIGKILL)
         elif not is_shared:
             self._send(number)
-
-    def _send(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._trial.send_signal(number)
 
 
 @contextlib.contextmanager
@@ -81,7 +70,7 @@ def ended_by_signals() -> Iterator[None]:
 def unbroken() -> Iterator[None]:
     """Ignores signals while trials are being ended, which takes a few seconds at most. Another Ctrl-C would leave
     trials behind."""
-    with _handling(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN)):
+    with _handling(dict.fromkeys(_WATCHED, signal.SIG_IGN)):
         yield
 
 

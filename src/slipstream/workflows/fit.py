@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from slipstream.records import Fitting, Session, Speed, Tuning, Verdict
-from slipstream.workflows.tune import NothingToTuneError, environment_of
+from slipstream.workflows.tune import NothingToTuneError, environment_of, with_trials
 
 if TYPE_CHECKING:
     from slipstream.fit.options import FitOptions
@@ -60,7 +60,7 @@ def fit_script(
     """
     from slipstream.fit.search import fit
     from slipstream.sandbox.oom_messages import tells_shortage
-    from slipstream.supervise.check import CheckOptions, shorten, supervise
+    from slipstream.supervise.check import CheckOptions, supervise
     from slipstream.supervise.exit_status import exit_code
     from slipstream.supervise.race import ProcessBackend, tick_of
 
@@ -81,15 +81,8 @@ def fit_script(
     )
     with process_backend as backend:
         fitting = fit(session, backend, with_limit(order, session), tell)
-    from pathlib import Path
-
-    return msgspec.structs.replace(
-        session,
-        fitting=fitting,
-        notes=[*session.notes, *(note for note in process_backend.notes if note not in session.notes)],
-        no_overlay=session.no_overlay or process_backend.no_overlay,
-        written=list(dict.fromkeys([*session.written, *shorten(process_backend.written, Path(session.cwd))])),
-    )
+    session = msgspec.structs.replace(session, fitting=fitting)
+    return with_trials(session, process_backend.notes, process_backend.written, process_backend.no_overlay)
 
 
 def with_limit(order: FitOptions, session: Session) -> FitOptions:

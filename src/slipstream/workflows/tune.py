@@ -61,25 +61,24 @@ def tune_script(
         raise NothingToTuneError(session)
     on_check(session)
     tuning, backend = _race(session, order, tell, use_overlay)
-    return with_tuning(session, tuning, backend.notes, backend.written, backend.no_overlay)
+    session = msgspec.structs.replace(session, tuning=tuning)
+    return with_trials(session, backend.notes, backend.written, backend.no_overlay)
 
 
-def with_tuning(
-    session: Session, tuning: Tuning, notes: list[str], written: list[str], no_overlay: str = ""
-) -> Session:
-    """Add a tuning to the session of its check.
+def with_trials(session: Session, notes: list[str], written: list[str], no_overlay: str = "") -> Session:
+    """Add what the trials of a race told and left behind to a session.
 
-    `written` are files that trials without an overlay wrote. `no_overlay` says why they had none.
+    `written` are files that trials without an overlay wrote. `no_overlay` says why they had none. What the session
+    already lists is not repeated.
     """
     from slipstream.supervise.check import shorten
 
-    paths = list(dict.fromkeys([*session.written, *shorten(written, Path(session.cwd))]))
+    paths = [*session.written, *shorten(written, Path(session.cwd))]
     return msgspec.structs.replace(
         session,
-        tuning=tuning,
-        notes=[*session.notes, *notes],
+        notes=list(dict.fromkeys([*session.notes, *notes])),
         no_overlay=session.no_overlay or no_overlay,
-        written=paths,
+        written=list(dict.fromkeys(paths)),
     )
 
 
@@ -169,15 +168,9 @@ class Tuned:
         return self.tuning.recipe
 
     def __str__(self) -> str:
-        import io
+        from slipstream.report.terminal.session import render_to_text
 
-        from rich.console import Console
-
-        from slipstream.report.terminal.session import render_session
-
-        text = io.StringIO()
-        render_session(self.session, Console(file=text, width=100, no_color=True))
-        return text.getvalue()
+        return render_to_text(self.session)
 
     def __repr__(self) -> str:
         return str(self)
@@ -231,8 +224,8 @@ def _tune_with_progress(script: list[str], order: TuneOptions, check_s: float, q
     """Tune with progress in the output of the notebook cell. Raises ValueError if the check failed."""
     from slipstream.report.terminal.live_tune import LiveTune
     from slipstream.report.text.check import verdict
-    from slipstream.supervise.check import RefusalError
     from slipstream.supervise.exit_status import remark
+    from slipstream.supervise.trial_process import RefusalError
     from slipstream.tuning.trials import RaceError
 
     os.environ[INSIDE] = "1"

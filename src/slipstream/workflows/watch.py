@@ -76,15 +76,9 @@ class Watch:
         return Ending(reason, 1, seconds, f"{type(raised).__name__}: {raised}")
 
     def __str__(self) -> str:
-        import io
+        from slipstream.report.terminal.session import render_to_text
 
-        from rich.console import Console
-
-        from slipstream.report.terminal.session import render_session
-
-        text = io.StringIO()
-        render_session(self.session, Console(file=text, width=100, no_color=True))
-        return text.getvalue()
+        return render_to_text(self.session)
 
     def __repr__(self) -> str:
         return "<slipstream.watch, still observing>" if self._session is None else str(self)

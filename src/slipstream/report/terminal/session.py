@@ -5,6 +5,7 @@ ASCII.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from io import StringIO
 from itertools import chain
 
 from rich.console import Console
@@ -41,6 +42,13 @@ def render_session(session: Session, console: Console) -> None:
         if lines:
             console.print()
             _print(lines, console)
+
+
+def render_to_text(session: Session) -> str:
+    """The whole report as plain text, for `print` in a notebook or a program."""
+    text = StringIO()
+    render_session(session, Console(file=text, width=100, no_color=True))
+    return text.getvalue()
 
 
 def render_brief(session: Session, console: Console) -> None:

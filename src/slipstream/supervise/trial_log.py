@@ -1,0 +1,100 @@
+"""What the race backend knows of one trial over all its starts. Each start repeats the steps of the one before, so that
+the log adds only steps that are new."""
+
+from __future__ import annotations
+
+import statistics
+
+from slipstream.records import BlockTiming, Edit, Failure, Fingerprint, Snapshot, TechniqueNote, TrialRecord, TrialSpec
+from slipstream.wire.protocol import Report, Ticked
+
+
+class TrialLog:
+    def __init__(self, spec: TrialSpec) -> None:
+        self.spec = spec
+        self.timings: list[BlockTiming] = []
+        self.warm: list[Ticked] = []  # of the last start
+        self.startup_s = 0.0
+        self.peak_bytes = 0
+        self.device_peak_bytes = 0
+        self.start_bytes = self.held_bytes = 0
+        self.limit_fault = ""
+        self.failure: Failure | None = None
+        self.num_launches = 0
+        self.has_started_again = False  # because its first start was slow
+        self._num_between = 0  # steps of this start outside rounds, since the last block in a round
+        self._losses: list[tuple[int, float]] = []
+        self._snapshots: list[Snapshot] = []
+        self._digests: list[tuple[int, str]] = []
+        self._metrics: list[tuple[int, str, float]] = []
+        self._changes: list[TechniqueNote] = []
+        self._declined: list[TechniqueNote] = []
+        self._complaints: list[str] = []
+        self._edits: list[Edit] = []
+        self._num_known = 0  # number of steps whose losses earlier starts reported
+
+    def launch(self) -> None:
+        self.num_launches += 1
+        self.warm = []
+        self._num_between = 0
+        self._num_known = max((step + 1 for step, _ in self._losses), default=0)
+
+    def add_between(self, timing: BlockTiming, num_steps: int) -> None:
+        """Adds a block that belongs to no round. `num_steps` includes its lead-in."""
+        self.timings.append(timing)
+        self._num_between += num_steps
+
+    def steps_to_catch_up(self, num_steps: int) -> int:
+        """The number of steps to run before the next block of `num_steps`, so that it ends at a step at which a block
+        would have ended without the steps outside rounds. The reason is that the digests of two trials are compared at
+        the ends of their blocks, and a block may be a whole epoch."""
+        num_between, self._num_between = self._num_between, 0
+        return -num_between % num_steps
+
+    def take(self, report: Report) -> None:
+        self._losses += [(step, loss) for step, loss in report.losses if step >= self._num_known]
+        if not self._snapshots:
+            self._snapshots = list(report.snapshots)
+        last = self._digests[-1][0] if self._digests else -1
+        self._digests += [(step, digest) for step, digest in report.digests if step > last]
+        self._metrics += [found for found in report.metrics if found[0] >= self._num_known]
+        self.device_peak_bytes = max(self.device_peak_bytes, report.device_peak_bytes)
+        self.start_bytes = report.start_bytes
+        self.held_bytes = max(self.held_bytes, report.held_bytes)
+        self.limit_fault = report.limit_fault
+        self._changes, self._declined, self._edits = report.changes, report.declined, report.edits
+        self._complaints = report.complaints
+
+    @property
+    def steady(self) -> list[Ticked]:
+        """Steps of the warm-up that can be compared: all but the first, and without compilation."""
+        return [tick for tick in self.warm[1:] if not tick.is_disturbed]
+
+    @property
+    def step_s(self) -> float:
+        """The approximate step time, or 0.0 while it is unknown. Blocks outside rounds do not count: they were run
+        because the machine may have been busy."""
+        timings = [timing.step_s for timing in self.timings if timing.num_steps and timing.round >= 0][-5:]
+        warm = [tick.seconds for tick in self.steady]
+        return max(statistics.median(timings) if timings else 0.0, statistics.median(warm) if warm else 0.0)
+
+    def record(self) -> TrialRecord:
+        return TrialRecord(
+            spec=self.spec,
+            timings=list(self.timings),
+            fingerprint=Fingerprint(
+                list(self._losses), list(self._snapshots), list(self._digests), list(self._metrics)
+            ),
+            startup_s=self.startup_s,
+            peak_bytes=self.peak_bytes,
+            device_peak_bytes=self.device_peak_bytes,
+            start_bytes=self.start_bytes,
+            held_bytes=self.held_bytes,
+            changes=list(self._changes),
+            declined=list(self._declined),
+            complaints=list(self._complaints),
+            edits=list(self._edits),
+            failure=self.failure,
+            limit_fault=self.limit_fault,
+            num_launches=max(1, self.num_launches),
+        )
