@@ -106,11 +106,11 @@ def train(
     patches = Patches(_refuse_faults, torch.compiler.is_compiling)
     steps: list[int] = []
     recorder = FingerprintRecorder(lambda: len(steps))
+    rounding = RoundingNoise(*noise) if noise is not None else None
     try:
         torch.manual_seed(seed)
         model = MODELS[model_name]()
-        if noise is not None:
-            rounding = RoundingNoise(*noise)
+        if rounding is not None:
             rounding.install(patches)
             rounding(model)
         recorder.install(patches)
@@ -119,7 +119,12 @@ def train(
     finally:
         patches.close()
         torch.set_num_threads(num_threads)
-    return Fingerprint(losses=recorder.take_losses(), snapshots=recorder.take_snapshots(), digests=digests)
+    return Fingerprint(
+        losses=recorder.take_losses(),
+        snapshots=recorder.take_snapshots(),
+        digests=digests,
+        own_precision=rounding.own_precision if rounding is not None else "fp32",
+    )
 
 
 def _run(

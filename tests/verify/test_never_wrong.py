@@ -95,6 +95,19 @@ def test_other_rounding_is_accepted(model: str, optimizer: str, change: Change) 
     assert verdict.is_sound, verdict
 
 
+OWN = Change(precision=torch.bfloat16)  # a script that uses autocast itself
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_script_in_lower_precision_is_compared_by_its_own_rounding(optimizer: str) -> None:
+    same = Change(precision=torch.bfloat16, is_channels_last=True)
+    verdict = _judge("reordered", "convnet", optimizer, same, script=OWN)
+    assert verdict.is_sound, verdict
+    assert verdict.num_evidence < verdict.num_tensors, "biases before batch norm are rounding"
+    scaled = Change(precision=torch.bfloat16, gradient_scale=0.9)
+    assert _judge("reordered", "convnet", optimizer, scaled, script=OWN).is_sound is False
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_compile_with_eagers_dropout_is_accepted() -> None:
     import torch._inductor.config

@@ -106,6 +106,7 @@ class Fingerprint(msgspec.Struct, frozen=True):
     snapshots: list[Snapshot] = []  # of the first steps
     digests: list[tuple[int, str]] = []  # (step, hash of every parameter and buffer), at the end of each block
     metrics: list[tuple[int, str, float]] = []  # (step, name, value) of evaluation results that the script printed
+    own_precision: Precision = "fp32"  # of a rounding control: the coarsest that the script itself computes in
 
 
 class TrialRecord(msgspec.Struct, frozen=True, rename={"spec": "entrant", "timings": "laps", "fingerprint": "witness"}):

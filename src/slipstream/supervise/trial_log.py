@@ -5,7 +5,17 @@ from __future__ import annotations
 
 import statistics
 
-from slipstream.records import BlockTiming, Edit, Failure, Fingerprint, Snapshot, TechniqueNote, TrialRecord, TrialSpec
+from slipstream.records import (
+    BlockTiming,
+    Edit,
+    Failure,
+    Fingerprint,
+    Precision,
+    Snapshot,
+    TechniqueNote,
+    TrialRecord,
+    TrialSpec,
+)
 from slipstream.wire.protocol import Report, Ticked
 
 
@@ -27,6 +37,7 @@ class TrialLog:
         self._snapshots: list[Snapshot] = []
         self._digests: list[tuple[int, str]] = []
         self._metrics: list[tuple[int, str, float]] = []
+        self._own_precision: Precision = "fp32"
         self._changes: list[TechniqueNote] = []
         self._declined: list[TechniqueNote] = []
         self._complaints: list[str] = []
@@ -57,6 +68,7 @@ class TrialLog:
             self._snapshots = list(report.snapshots)
         last = self._digests[-1][0] if self._digests else -1
         self._digests += [(step, digest) for step, digest in report.digests if step > last]
+        self._own_precision = report.own_precision
         self._metrics += [found for found in report.metrics if found[0] >= self._num_known]
         self.device_peak_bytes = max(self.device_peak_bytes, report.device_peak_bytes)
         self.start_bytes = report.start_bytes
@@ -83,7 +95,7 @@ class TrialLog:
             spec=self.spec,
             timings=list(self.timings),
             fingerprint=Fingerprint(
-                list(self._losses), list(self._snapshots), list(self._digests), list(self._metrics)
+                list(self._losses), list(self._snapshots), list(self._digests), list(self._metrics), self._own_precision
             ),
             startup_s=self.startup_s,
             peak_bytes=self.peak_bytes,

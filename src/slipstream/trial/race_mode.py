@@ -69,6 +69,7 @@ class RaceMode:
         run.context = context = run.apply_recipe(settings.recipe, patches, run.complain, settings.role == "proof")
         context.is_racing = True
         context.technique = "fingerprint"  # what follows is not part of a technique
+        noise = None
         if settings.role == "rounding":
             from slipstream.trial.rounding_noise import RoundingNoise
 
@@ -87,7 +88,7 @@ class RaceMode:
         starts = EpochStarts(lambda: context.once_ns)
         starts.install(patches)
         timing = Patches(run.complain, torch.compiler.is_dynamo_compiling)
-        trial = FingerprintedTrial(run, context, fingerprint, metrics, step_count, timing, self._limit)
+        trial = FingerprintedTrial(run, context, fingerprint, metrics, step_count, timing, self._limit, noise)
         baton = self._baton = Baton(settings.baton, settings.warm_up, trial, starts)
         self._count_ticks(baton, patches)
         patches.on_close(timing.close)

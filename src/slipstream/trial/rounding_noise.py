@@ -19,7 +19,9 @@ from slipstream.seams.patching import Patches
 
 _SEED = 20260
 _POOL_NUMEL = 1 << 20  # random numbers that are drawn once; each operator uses them from another place on
-_OF_DTYPE = {torch.bfloat16: 2**-9, torch.float16: 2**-12, torch.float32: 2**-24, torch.float64: 2**-53}
+# Half the distance to the next number, at most: less would be lost when the result is rounded to its type.
+_OF_DTYPE = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-24, torch.float64: 2**-53}
+_SHORT: dict[torch.dtype, Precision] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 _CLEARED_BITS: dict[Precision, int] = {"bf16": 16, "fp16": 13, "tf32": 13}  # of fp32's significand
 # Operators that move, select or make values, or change their sign: they round nothing.
 _EXACT = re.compile(
@@ -39,6 +41,7 @@ class RoundingNoise:
         self._is_rounded = draw >= RANDOM_DRAWS
         self._random = random.Random(_SEED + draw)
         self._pools: dict[torch.device, torch.Tensor] = {}
+        self.own_precision: Precision = "fp32"  # the coarsest that the script itself computes in
         self._exact: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by address: weights and their own values
         self._operators: Any = _OperatorNoise(self._moved)
 
@@ -116,14 +119,17 @@ class RoundingNoise:
         """The values with noise."""
         with torch.no_grad():
             wide = values if values.dtype == torch.float64 else values.float()
-            if self._is_rounded:
+            roundoff = self._roundoff(values.dtype)
+            if self._is_rounded and values.dtype not in _SHORT:
                 return self._rounded(wide).to(values.dtype)
             noise = self._uniform(wide.numel(), wide.device).view(wide.shape).to(wide.dtype)
-            return (wide + wide * (noise * self._roundoff(values.dtype))).to(values.dtype)
+            return (wide + wide * (noise * roundoff)).to(values.dtype)
 
     def _roundoff(self, dtype: torch.dtype) -> float:
         """A tensor is rounded to its own type too, which may be shorter than the precision."""
-        own = _OF_DTYPE.get(dtype, 0.0)
+        own, short = _OF_DTYPE.get(dtype, 0.0), _SHORT.get(dtype)
+        if short is not None and ROUNDOFF[short] > ROUNDOFF[self.own_precision]:
+            self.own_precision = short
         return own if self._precision == "fp32" else max(own, ROUNDOFF[self._precision])
 
     def _rounded(self, values: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from slipstream.wire.protocol import Report
 if TYPE_CHECKING:
     from slipstream.sandbox.memory_limit import Limit
     from slipstream.trial.lifecycle import ScriptRun
+    from slipstream.trial.rounding_noise import RoundingNoise
 
 
 class TimedTrial:
@@ -44,7 +45,7 @@ class TimedTrial:
 
 class FingerprintedTrial(TimedTrial):
     """A trial with everything that a race records. `timing` holds patches that are removed after the warm-up, and
-    `limit` is that of a memory fit."""
+    `limit` is that of a memory fit, `noise` that of a rounding control."""
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class FingerprintedTrial(TimedTrial):
         step_count: StepCount,
         timing: Patches,
         limit: Limit | None,
+        noise: RoundingNoise | None,
     ) -> None:
         self._run = run
         self._context = context
@@ -63,6 +65,7 @@ class FingerprintedTrial(TimedTrial):
         self._step_count = step_count
         self._timing = timing
         self._limit = limit
+        self._noise = noise
 
     def count_samples(self) -> int:
         return self._step_count.count_samples()
@@ -93,6 +96,7 @@ class FingerprintedTrial(TimedTrial):
             losses=fingerprint.take_losses(),
             snapshots=fingerprint.take_snapshots(),
             metrics=self._metrics.take(),
+            own_precision=self._noise.own_precision if self._noise is not None else "fp32",
             digests=[(num_ticks, fingerprint.digest() if limit is None else "")],
             device_peak_bytes=peak_bytes,
             device_free_bytes=free_bytes,

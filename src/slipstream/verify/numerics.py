@@ -11,6 +11,7 @@ import msgspec
 
 from slipstream.records import (
     RANDOM_DRAWS,
+    ROUNDOFF,
     Fingerprint,
     Numerics,
     NumericsBasis,
@@ -102,7 +103,7 @@ class _CandidateCheck:
             return self._decided("bits", difference)
         if self._claimed == "redrawn":
             return self._by_curve()
-        return self._by_tensors(approximate(self._precision) if self._claimed == "approximate" else REORDERED)
+        return self._by_tensors()
 
     @cached_property
     def _is_repeatable(self) -> bool:
@@ -124,7 +125,14 @@ class _CandidateCheck:
         fault = fault or find_metric_fault(self._base, self._candidate, self._controls.repeat, references)
         return self._decided("curve", fault)
 
-    def _by_tensors(self, allowance: Allowance) -> Numerics:
+    @property
+    def allowance(self) -> Allowance:
+        """Where the script itself computes in bf16 or fp16, other rounding is rounding of that precision."""
+        named = [self._precision, *(draw.own_precision for draw in self._controls.rounding)]
+        coarsest = max(named, key=lambda precision: ROUNDOFF[precision])
+        return REORDERED if coarsest == "fp32" else approximate(coarsest)
+
+    def _by_tensors(self) -> Numerics:
         """Judges a candidate with the same batches and the same mathematics by gradients, updates, buffers and
         losses."""
         # A draw that equals the base had no noise: its model could not be reached, and it would allow nothing.
@@ -134,7 +142,7 @@ class _CandidateCheck:
             return self._undecided("no_gradient")
         if len(draws) < RANDOM_DRAWS:  # fewer do not show how far chance goes
             return self._undecided("no_control")
-        step_test = StepTest(self._base, self._candidate, draws, allowance)
+        step_test = StepTest(self._base, self._candidate, draws, self.allowance)
         facts = {
             "worst_gradient": step_test.worst_gradient,
             "num_tensors": len(step_test.tensors),
@@ -148,7 +156,7 @@ class _CandidateCheck:
             return self._undecided("little_evidence", **facts)
         ends, fault = [], None
         for number, (ours, theirs) in enumerate(self._pairs):
-            horizon = find_horizon(ours, curves_of(draws, number), allowance.times)
+            horizon = find_horizon(ours, curves_of(draws, number), self.allowance.times)
             fault = fault or horizon.find_fault(ours, theirs)
             ends.append(horizon.num_steps)
         references = [*draws, *self._controls.seeds]
@@ -198,8 +206,8 @@ def loss_windows(
     from there on. For display: windows of the same kind are joined."""
     ours, theirs = curves(base)[number], curves(candidate)[number]
     draws = curves_of(controls.rounding, number)
-    allowance = approximate(numerics.precision) if numerics.claimed == "approximate" else REORDERED
-    horizon = find_horizon(ours, draws if numerics.basis == "tensors" else [], allowance.times)
+    check = _CandidateCheck(numerics.claimed, base, candidate, controls, numerics.precision)
+    horizon = find_horizon(ours, draws if numerics.basis == "tensors" else [], check.allowance.times)
     references = [*draws, *curves_of(controls.seeds, number)]
     return [
         *horizon.loss_windows(ours, theirs, LEVEL_WINDOWS),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from slipstream.records import Edit, Ending, Snapshot, TechniqueNote
+from slipstream.records import Edit, Ending, Precision, Snapshot, TechniqueNote
 
 _HEADER = struct.Struct("<I")
 _LONGEST_PATH = 100  # bytes; the system allows 107 on Linux and 103 elsewhere
@@ -60,6 +60,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     snapshots: list[Snapshot] = []
     digests: list[tuple[int, str]] = []
     metrics: list[tuple[int, str, float]] = []
+    own_precision: Precision = "fp32"
     device_peak_bytes: int = 0
     device_free_bytes: int = 0
     start_bytes: int = 0
