@@ -31,7 +31,7 @@ def _printed(*lines: object) -> list[tuple[str, float]]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("epoch 1 val acc: 0.913 time 3.2s", [("epoch 1 val acc", 0.913)]),
+        ("epoch 1 val acc: 0.913 time 3.2s", [("val acc", 0.913)]),
         ("Average loss: 0.0456, Accuracy: 9876/10000", [("average loss", 0.0456), ("accuracy", 9876.0)]),
         ("{'eval_loss': 0.512, 'eval_runtime': 3.2}", [("eval_loss", 0.512)]),
         ("step 100: train loss 2.3042, val loss 2.31", [("train loss", 2.3042), ("val loss", 2.31)]),

@@ -151,6 +151,13 @@ def test_statistics_views_and_whole_numbers_stay_exact(patches: Patches) -> None
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
 
+def test_a_mask_of_minus_infinity_stays_one() -> None:
+    values = torch.tensor([1.0, float("-inf"), float("inf")])
+    for draw in range(4):
+        moved = RoundingNoise("bf16", draw)._moved(values)
+        assert torch.equal(moved[1:], values[1:])
+
+
 def test_a_second_derivative_and_a_recurrent_model_work(patches: Patches) -> None:
     model, noise = nn.LSTM(8, 8, 2), RoundingNoise("bf16", 0)
     noise.install(patches)

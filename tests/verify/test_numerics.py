@@ -77,6 +77,14 @@ def test_another_number_of_backward_passes_is_not_identical() -> None:
 
 
 @pytest.mark.parametrize("claimed", ["reordered", "redrawn"])
+def test_another_number_of_backward_passes_is_sound_in_no_class(claimed: Any) -> None:
+    doubled = _with(BASE, losses=[pair for pair in BASE.losses for _ in range(2)])
+    base = _with(BASE, losses=[pair for pair in BASE.losses for _ in range(3)])
+    verdict = check(claimed, doubled, base)
+    assert verdict.fault is not None and verdict.fault.kind == "passes"
+
+
+@pytest.mark.parametrize("claimed", ["reordered", "redrawn"])
 def test_losses_of_pieces_add_up_to_the_batchs(claimed: Any) -> None:
     shares, whole = (0.3, 0.2, 0.5), made_fingerprint(rounding=1e-7)
     divided = [(step, share * value) for step, value in whole.losses for share in shares][:-2]  # stopped within a step
@@ -122,9 +130,44 @@ def test_without_three_draws_of_the_noise_nothing_is_decided(claimed: Any) -> No
         assert verdict.is_sound is None and verdict.basis == "no_control"
 
 
-def test_a_draw_without_noise_does_not_count() -> None:
-    verdict = judge("reordered", BASE, made_fingerprint(rounding=1e-7, draw=9), Controls(REPEAT, [REPEAT] * 3, SEEDS))
-    assert verdict.is_sound is None and verdict.basis == "no_control"
+def test_a_draw_without_noise_or_that_failed_does_not_count() -> None:
+    failed = [_with(one, losses=[(step, math.nan) for step, _ in one.losses]) for one in ROUNDING]
+    for draws in ([REPEAT] * 3, failed):
+        verdict = judge("reordered", BASE, made_fingerprint(rounding=1e-7, draw=9), Controls(REPEAT, draws, SEEDS))
+        assert verdict.is_sound is None and verdict.basis == "no_control"
+
+
+def _critic(fingerprint: Fingerprint, shift: float = 0.0) -> Fingerprint:
+    """The losses of a critic in every step and of a generator, which are far larger, in every fifth."""
+    losses = []
+    for step, value in fingerprint.losses:
+        losses += [(step, 40.0 - value)] * (step % 5 == 4) + [(step, value + shift)]
+    return _with(fingerprint, losses=losses)
+
+
+def test_losses_that_come_only_in_some_steps_are_a_curve_of_their_own() -> None:
+    noise = Controls(REPEAT, [_critic(one) for one in ROUNDING], SEEDS)
+    sound, shifted = (_critic(made_fingerprint(rounding=1e-7, draw=9), shift) for shift in (0.0, 0.1))
+    assert judge("reordered", _critic(BASE), sound, noise).is_sound
+    fault = judge("reordered", _critic(BASE), shifted, noise).fault
+    assert fault is not None and fault.kind == "losses"
+
+
+def test_a_flipped_decision_of_one_draw_widens_the_limit_of_the_size() -> None:
+    """One draw is far off without a change of size. Another shows which part of an error is one of the size."""
+
+    def turned(fingerprint: Fingerprint, error: float, size: float) -> Fingerprint:
+        def change(all: list[Sketch]) -> list[Sketch]:
+            first, second = all[-1].values[:2]
+            values = [first * (1 + size) - error * second, second * (1 + size) + error * first, *all[-1].values[2:]]
+            return [*all[:-1], Sketch(all[-1].name, all[-1].numel, math.hypot(*values), values)]
+
+        return _with_gradients(change, fingerprint)
+
+    draws = [turned(COARSE[0], 0.3, 0.0), turned(COARSE[1], 0.004, 0.004), *COARSE[2:]]
+    candidate = turned(made_fingerprint(rounding=2**-9, draw=9), 0.3, 0.1)
+    assert judge("approximate", BASE, candidate, Controls(REPEAT, draws, SEEDS), "bf16").is_sound
+    assert judge("approximate", BASE, candidate, Controls(REPEAT, COARSE, SEEDS), "bf16").is_sound is False
 
 
 def test_without_seeds_a_redraw_is_not_decided() -> None:

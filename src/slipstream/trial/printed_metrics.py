@@ -45,7 +45,7 @@ _RESULTS = [
 ]
 _NUMBER = r"-?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
 _RESULT = re.compile(
-    rf"(?P<name>(?:[a-z0-9]+[ _/@.-])*(?:{'|'.join(_RESULTS)})(?:@\d+)?)['\"]?(?:\s*[:=]\s*|\s+)"
+    rf"(?P<name>(?:[a-z]+[ _/@.-])*(?:{'|'.join(_RESULTS)})(?:@\d+)?)['\"]?(?:\s*[:=]\s*|\s+)"
     rf"(?:tensor\()?(?P<value>{_NUMBER})(?![\d.]*[a-z:])",
     re.IGNORECASE,
 )

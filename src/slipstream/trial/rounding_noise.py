@@ -123,7 +123,8 @@ class RoundingNoise:
             if self._is_rounded and values.dtype not in _SHORT:
                 return self._rounded(wide).to(values.dtype)
             noise = self._uniform(wide.numel(), wide.device).view(wide.shape).to(wide.dtype)
-            return (wide + wide * (noise * roundoff)).to(values.dtype)
+            moved = wide + wide * (noise * roundoff)
+            return torch.where(torch.isfinite(wide), moved, wide).to(values.dtype)  # a mask of -inf stays one
 
     def _roundoff(self, dtype: torch.dtype) -> float:
         """A tensor is rounded to its own type too, which may be shorter than the precision."""

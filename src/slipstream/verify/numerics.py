@@ -23,10 +23,10 @@ from slipstream.verify.step_test import REORDERED, Allowance, StepTest, approxim
 from slipstream.verify.trajectory import (
     LEVEL_WINDOWS,
     MIN_REFERENCES,
+    CurveKey,
     LossWindow,
     added_up,
     common_steps,
-    curves,
     curves_of,
     find_horizon,
     find_level_fault,
@@ -34,6 +34,7 @@ from slipstream.verify.trajectory import (
     find_non_finite,
     is_divided,
     level_windows,
+    pairs_of,
     worst_loss,
 )
 
@@ -85,8 +86,9 @@ class _CandidateCheck:
         self._candidate = candidate
         self._controls = controls
         self._precision: Precision = precision if claimed == "approximate" else "fp32"
-        self._pairs = list(zip(curves(base), curves(candidate), strict=False))
-        self._num_steps = max((len(common_steps(*pair)) for pair in self._pairs), default=0)
+        self._pairs = pairs_of(base, candidate)
+        ours, theirs = ({step for step, _ in one.losses} for one in (base, candidate))
+        self._num_steps = len(ours & theirs)
 
     def result(self) -> Numerics:
         if self._num_steps == 0:
@@ -101,6 +103,8 @@ class _CandidateCheck:
             return self._decided("bits")
         if self._claimed == "identical" and self._is_repeatable:
             return self._decided("bits", difference)
+        if not self._pairs:  # no step has the same number of losses in both
+            return self._decided("finite", difference)
         if self._claimed == "redrawn":
             return self._by_curve()
         return self._by_tensors()
@@ -116,12 +120,18 @@ class _CandidateCheck:
         repeat = self._controls.repeat
         return [] if repeat is None or self._is_repeatable else [repeat]
 
+    def _is_draw(self, control: Fingerprint) -> bool:
+        """Whether a rounding control shows what rounding does. One that equals the base had no noise, because its model
+        could not be reached. One that is not finite where the base is failed."""
+        is_noisy = first_difference(self._base, control) is not None
+        return is_noisy and find_non_finite(self._base, control) is None
+
     def _by_curve(self) -> Numerics:
         """Judges a candidate that drew other random numbers, by the level of its losses."""
         references = [*self._controls.seeds, *self._own_spread]
         if len(references) < MIN_SEEDS:
             return self._undecided("no_seeds")
-        fault = self._find_level_fault(references, [0] * len(self._pairs))
+        fault = self._find_level_fault(references, {})
         fault = fault or find_metric_fault(self._base, self._candidate, self._controls.repeat, references)
         return self._decided("curve", fault)
 
@@ -135,9 +145,7 @@ class _CandidateCheck:
     def _by_tensors(self) -> Numerics:
         """Judges a candidate with the same batches and the same mathematics by gradients, updates, buffers and
         losses."""
-        # A draw that equals the base had no noise: its model could not be reached, and it would allow nothing.
-        noisy = [draw for draw in self._controls.rounding if first_difference(self._base, draw) is not None]
-        draws = [*noisy, *self._own_spread]
+        draws = [*filter(self._is_draw, self._controls.rounding), *self._own_spread]
         if not self._base.snapshots or not self._candidate.snapshots:
             return self._undecided("no_gradient")
         if len(draws) < RANDOM_DRAWS:  # fewer do not show how far chance goes
@@ -154,21 +162,23 @@ class _CandidateCheck:
             return self._decided("tensors", step_test.fault, **facts)
         if not step_test.has_enough_evidence():
             return self._undecided("little_evidence", **facts)
-        ends, fault = [], None
-        for number, (ours, theirs) in enumerate(self._pairs):
-            horizon = find_horizon(ours, curves_of(draws, number), self.allowance.times)
+        ends: dict[CurveKey, int] = {}
+        fault = None
+        for key, (ours, theirs) in self._pairs.items():
+            horizon = find_horizon(ours, curves_of(draws, key), self.allowance.times)
             fault = fault or horizon.find_fault(ours, theirs)
-            ends.append(horizon.num_steps)
+            ends[key] = horizon.num_steps
         references = [*draws, *self._controls.seeds]
         fault = fault or self._find_level_fault(references, ends)
         fault = fault or find_metric_fault(self._base, self._candidate, self._controls.repeat, references)
-        end = min(ends)
-        is_reached = end <= max(step for pair in self._pairs for step in common_steps(*pair))
-        return self._decided("tensors", fault, horizon_steps=end if is_reached else None, **facts)
+        early = [end for key, end in ends.items() if end <= max(common_steps(*self._pairs[key]), default=-1)]
+        return self._decided("tensors", fault, horizon_steps=min(early, default=None), **facts)
 
-    def _find_level_fault(self, references: Sequence[Fingerprint], starts: Sequence[int]) -> NumericsFault | None:
-        for number, ((ours, theirs), start) in enumerate(zip(self._pairs, starts, strict=True)):
-            windows = level_windows(ours, theirs, curves_of(references, number), start)
+    def _find_level_fault(
+        self, references: Sequence[Fingerprint], starts: Mapping[CurveKey, int]
+    ) -> NumericsFault | None:
+        for key, (ours, theirs) in self._pairs.items():
+            windows = level_windows(ours, theirs, curves_of(references, key), starts.get(key, 0))
             if fault := find_level_fault(windows):
                 return fault
         return None
@@ -189,7 +199,7 @@ class _CandidateCheck:
         return Numerics(
             self._claimed,
             is_sound,
-            worst_loss=max((worst_loss(*pair) or 0.0 for pair in self._pairs), default=None),
+            worst_loss=max((worst_loss(*pair) or 0.0 for pair in self._pairs.values()), default=None),
             basis=basis,
             precision=self._precision,
             num_steps=self._num_steps,
@@ -200,15 +210,15 @@ class _CandidateCheck:
 
 
 def loss_windows(
-    base: Fingerprint, candidate: Fingerprint, controls: Controls, numerics: Numerics, number: int = 0
+    base: Fingerprint, candidate: Fingerprint, controls: Controls, numerics: Numerics, key: CurveKey
 ) -> list[LossWindow]:
-    """The windows in which the losses with this number were compared: step by step up to the horizon, by their level
+    """The windows in which one loss of a step was compared: step by step up to the horizon, by their level
     from there on. For display: windows of the same kind are joined."""
-    ours, theirs = curves(base)[number], curves(candidate)[number]
-    draws = curves_of(controls.rounding, number)
+    ours, theirs = pairs_of(base, candidate)[key]
+    draws = curves_of(controls.rounding, key)
     check = _CandidateCheck(numerics.claimed, base, candidate, controls, numerics.precision)
     horizon = find_horizon(ours, draws if numerics.basis == "tensors" else [], check.allowance.times)
-    references = [*draws, *curves_of(controls.seeds, number)]
+    references = [*draws, *curves_of(controls.seeds, key)]
     return [
         *horizon.loss_windows(ours, theirs, LEVEL_WINDOWS),
         *level_windows(ours, theirs, references, horizon.num_steps),
@@ -226,7 +236,7 @@ def first_difference(base: Fingerprint, other: Fingerprint) -> NumericsFault | N
         ours, theirs = ours_by_step[step], others_by_step[step]
         if step < last and theirs != ours:
             return NumericsFault("passes", step=step, seen=theirs, allowed=ours)
-    for our_curve, their_curve in zip(curves(base), curves(other), strict=False):
+    for our_curve, their_curve in pairs_of(base, other).values():
         for step in common_steps(our_curve, their_curve):
             if our_curve[step] != their_curve[step]:
                 return NumericsFault("loss", step=step, seen=their_curve[step], allowed=our_curve[step])

@@ -143,9 +143,14 @@ class StepTest:
         self, floor: float, times: float, numel: int, draws: Sequence[TensorDistance], is_later: bool
     ) -> Limit:
         floor *= self._allowance.later if is_later else 1
+        error = max((draw.error for draw in draws), default=0.0)
+        norm_error = max((draw.norm_error for draw in draws), default=0.0)
+        # Where single decisions fall differently, the error of one draw may be far larger than that of the others. Its
+        # part in the size is then what it was in any draw.
+        share = max((draw.norm_error / draw.error for draw in draws if 0 < draw.error < math.inf), default=0.0)
         return Limit(
-            max([floor, *(luck(numel) * times * draw.error for draw in draws)]),
-            max([floor, *(luck(1) * times * draw.norm_error for draw in draws)]),
+            max(floor, luck(numel) * times * error),
+            max(floor, luck(1) * times * norm_error, times * min(share, 1.0) * error),
         )
 
 

@@ -16,6 +16,7 @@ import msgspec
 from slipstream.records import Fingerprint, NumericsFault
 
 Curve = dict[int, float]  # step to loss
+CurveKey = tuple[int, int]  # number of losses in a step, and the place of this one
 
 WINDOW_STEPS = 8  # single losses are too few to compare chance with chance
 LEVEL_WINDOWS = 6  # at most: the longer a window, the less its mean varies
@@ -25,22 +26,29 @@ MIN_REFERENCES = 3  # trainings whose levels show what is usual, the base includ
 _T_QUANTILES = {2: 9.92, 3: 5.84, 4: 4.60, 5: 4.03, 6: 3.71, 7: 3.50, 8: 3.36, 9: 3.25, 10: 3.17}
 
 
-def curves(fingerprint: Fingerprint) -> list[Curve]:
-    """One curve for each of the losses of a step. A GAN has two, gradient accumulation several."""
-    found: list[Curve] = []
-    num_seen: dict[int, int] = {}
+def curves(fingerprint: Fingerprint) -> dict[CurveKey, Curve]:
+    """One curve for each of the losses of a step. A GAN has two, gradient accumulation several. Steps with another
+    number of losses have curves of their own: where a generator is updated in every fifth step alone, the first loss of
+    that step is the generator's and that of the others the critic's."""
+    by_step: dict[int, list[float]] = {}
     for step, value in fingerprint.losses:
-        at = num_seen.get(step, 0)
-        num_seen[step] = at + 1
-        if at == len(found):
-            found.append({})
-        found[at][step] = value
+        by_step.setdefault(step, []).append(value)
+    found: dict[CurveKey, Curve] = {}
+    for step, values in by_step.items():
+        for place, value in enumerate(values):
+            found.setdefault((len(values), place), {})[step] = value
     return found
 
 
-def curves_of(fingerprints: Sequence[Fingerprint], number: int) -> list[Curve]:
-    """The curves of the loss with this number in each step."""
-    return [found[number] for found in map(curves, fingerprints) if number < len(found)]
+def pairs_of(base: Fingerprint, candidate: Fingerprint) -> dict[CurveKey, tuple[Curve, Curve]]:
+    """The curves of the same losses in two trainings."""
+    theirs = curves(candidate)
+    return {key: (curve, theirs[key]) for key, curve in curves(base).items() if key in theirs}
+
+
+def curves_of(fingerprints: Sequence[Fingerprint], key: CurveKey) -> list[Curve]:
+    """The curves of one loss."""
+    return [found[key] for found in map(curves, fingerprints) if key in found]
 
 
 def is_divided(base: Fingerprint, candidate: Fingerprint) -> bool:
@@ -64,7 +72,7 @@ def common_steps(base: Curve, other: Curve) -> list[int]:
 
 
 def find_non_finite(base: Fingerprint, candidate: Fingerprint) -> NumericsFault | None:
-    for ours, theirs in zip(curves(base), curves(candidate), strict=False):
+    for ours, theirs in pairs_of(base, candidate).values():
         for step in common_steps(ours, theirs):
             if not math.isfinite(theirs[step]):
                 return NumericsFault("not_finite_loss", step=step, seen=theirs[step], allowed=ours[step])
@@ -163,22 +171,27 @@ def find_level_fault(windows: Sequence[LossWindow]) -> NumericsFault | None:
 def find_metric_fault(
     base: Fingerprint, candidate: Fingerprint, control: Fingerprint | None, references: Sequence[Fingerprint]
 ) -> NumericsFault | None:
-    """Compares printed evaluation results with those of correct trainings, as levels of losses are compared. Results in
-    which two runs of the same script differ are ignored."""
-    known = _metrics(base)
-    theirs, again = _metrics(candidate), _metrics(control) if control is not None else {}
-    for (step, name), ours in known.items():
-        seen = theirs.get((step, name))
-        if seen is None or again.get((step, name)) != ours:
+    """Compares printed evaluation results with those of correct trainings, as levels of losses are compared: each
+    result by its mean over all times that it was printed. Results in which two runs of the same script differ are
+    ignored."""
+    known, theirs = _metrics(base), _metrics(candidate)
+    again = _metrics(control) if control is not None else {}
+    correct = [known, *map(_metrics, references)]
+    for name in {name: None for _, name in known}:
+        places = [place for place in known if place[1] == name and place in theirs]
+        if not places or any(again.get(place) != known[place] for place in places):
             continue
-        values = [ours, *(one[step, name] for one in map(_metrics, references) if (step, name) in one)]
-        if len(values) < MIN_REFERENCES:
+        means = [fmean(one[place] for place in places) for one in correct if all(place in one for place in places)]
+        if len(means) < MIN_REFERENCES:
             continue
-        quantile = _T_QUANTILES[min(len(values) - 1, max(_T_QUANTILES))]
-        by_chance = max(math.sqrt(variance(values)), FLUCTUATION_SHARE * abs(ours) / quantile)
-        allowed = quantile * by_chance * math.sqrt(1 + 1 / len(values))
-        if not abs(seen - fmean(values)) <= allowed:
-            return NumericsFault("metric", name=name, step=step, seen=abs(seen - fmean(values)), allowed=allowed)
+        seen, usual = fmean(theirs[place] for place in places), fmean(means)
+        quantile = _T_QUANTILES[min(len(means) - 1, max(_T_QUANTILES))]
+        allowed = max(quantile * math.sqrt(variance(means) * (1 + 1 / len(means))), FLUCTUATION_SHARE * abs(usual))
+        if not abs(seen - usual) <= allowed:
+            first, last = places[0][0], places[-1][0]
+            return NumericsFault(
+                "metric", name=name, step=first, last_step=last, seen=abs(seen - usual), allowed=allowed
+            )
     return None
 
 

@@ -11,7 +11,7 @@ from slipstream.report.html.chart import Chart, Key, plain_table
 from slipstream.report.html.svg import Frame, Point, Scale, axes, dots, line, picture, ribbon, stretched, thinned
 from slipstream.report.text.numerics import describe_numerics
 from slipstream.verify.numerics import Controls, loss_windows
-from slipstream.verify.trajectory import Curve, LossWindow, common_steps, curves, curves_of
+from slipstream.verify.trajectory import Curve, LossWindow, common_steps, curves_of, pairs_of
 
 IDENT = "losses"
 TITLE = "Losses with the recipe and without"
@@ -39,10 +39,10 @@ def loss_charts(tuning: Tuning) -> list[Chart]:
         seeds=[trial.fingerprint for trial in tuning.trials if trial.spec.role == "seed"],
     )
     found = []
-    for number, (ours, theirs) in enumerate(zip(curves(base), curves(candidate), strict=False)):
-        if number < MOST_CURVES and len(common_steps(ours, theirs)) > 1:
-            windows = loss_windows(base, candidate, controls, numerics or Numerics("redrawn", None), number)
-            found.append(_chart(tuning, number, (ours, theirs), curves_of(controls.rounding, number)[:1], windows))
+    pairs = {key: pair for key, pair in pairs_of(base, candidate).items() if len(common_steps(*pair)) > 1}
+    for number, (key, curves) in enumerate(list(pairs.items())[:MOST_CURVES]):
+        windows = loss_windows(base, candidate, controls, numerics or Numerics("redrawn", None), key)
+        found.append(_chart(tuning, number, curves, curves_of(controls.rounding, key)[:1], windows))
     return found
 
 
