@@ -71,6 +71,28 @@ def test_a_model_that_needs_contiguous_activations_trains_bit_identically(applie
     assert all(torch.equal(value, bare.state_dict()[name]) for name, value in model.state_dict().items())
 
 
+class Dropped(nn.Module):
+    """Drops elements of images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Dropout(0.5), nn.Conv2d(4, 3, 3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.body(x).flatten(1)
+
+
+def test_a_proof_draws_the_masks_of_the_script(applied: Any) -> None:
+    model = Dropped()
+    bare = copy.deepcopy(model)
+    losses = train(bare)
+    with applied("channels_last", is_proof=True) as context:
+        proved = train(copy.deepcopy(model))
+    assert context.changes and proved == pytest.approx(losses, rel=1e-5)
+    with applied("channels_last"):
+        assert train(copy.deepcopy(model)) != pytest.approx(losses, rel=1e-3), "dropout draws in the order of memory"
+
+
 def test_the_script_sees_contiguous_outputs_and_its_other_parameters_untouched(applied: Any) -> None:
     model = Pictures()
     bare = copy.deepcopy(model)

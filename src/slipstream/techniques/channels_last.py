@@ -25,6 +25,7 @@ CARD = Card(
     seam="module",
     causes=("slow_layout",),
     numerics="reordered",
+    needs_proof=True,  # dropout of images draws its mask in the order of memory
     claims=("layout of images",),
     nesting=20,
 )
@@ -50,7 +51,9 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def apply(context: ApplyContext, setting: Setting) -> None:
-    from slipstream.techniques._models.layout import Layout, convolution_weights, is_turned
+    import torch
+
+    from slipstream.techniques._models.layout import DropoutOfTheBase, Layout, convolution_weights, is_turned
 
     def change(module: torch.nn.Module) -> None:
         weights = convolution_weights(module)
@@ -64,6 +67,9 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
     context.on_optimizer(optimizers.add)
     context.on_model(change)
+    if context.is_proof:
+        functional = torch.nn.functional
+        context.patches.replace(functional, "dropout", DropoutOfTheBase(functional.dropout))
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

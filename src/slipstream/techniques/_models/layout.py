@@ -4,8 +4,9 @@ back. If a model does not work with this layout, the old layout is restored for 
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -98,3 +99,20 @@ def convolution_weights(module: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 def is_turned(weight: torch.Tensor) -> bool:
     return weight.is_contiguous(memory_format=torch.channels_last)
+
+
+class DropoutOfTheBase:
+    """Dropout whose mask is the one that a contiguous tensor gets. For a proof: a mask is drawn in the order of memory,
+    so that a tensor in another layout loses other elements."""
+
+    def __init__(self, original: Callable[..., torch.Tensor]) -> None:
+        self._original = original
+        functools.update_wrapper(self, original)
+
+    def __call__(
+        self, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> torch.Tensor:
+        if not training or input.is_contiguous():
+            return self._original(input, p, training, inplace)
+        scaled_mask = self._original(torch.ones(input.shape, dtype=input.dtype, device=input.device), p, True)
+        return input.mul_(scaled_mask) if inplace else input * scaled_mask
