@@ -80,7 +80,6 @@ class StepTest:
             found = distances(kind, base, candidate)
             for step in sorted(found):
                 self._test(kind, step, found[step], predicted.get(step, []), is_later=step > min(found))
-        self.is_seen = bool(self.tensors)
 
     def has_enough_evidence(self) -> bool:
         """Whether the evidence carries enough of the first update to decide anything."""
