@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import msgspec
+
 from numerics_page import render
 from numerics_rows import Row, row_of
 from numerics_trials import Script, measure
@@ -35,12 +36,20 @@ COMPILED = ("convnet_norm", "grad_scaler", "regression", "tied_weights", "vae")
 
 
 def scripts(public: list[Path]) -> list[Script]:
-    found = [Script(path.stem, [str(path)], str(path.parent)) for path in sorted((HERE / "workloads" / "numerics").glob("*.py"))]
+    found = [
+        Script(path.stem, [str(path)], str(path.parent))
+        for path in sorted((HERE / "workloads" / "numerics").glob("*.py"))
+    ]
     found += [Script(f"zoo_{name}", [str(ZOO / f"{name}.py"), "--steps", "200"], str(ROOT)) for name in FROM_ZOO]
-    found += [Script(f"workload_{name}", [str(HERE / "workloads" / f"{name}.py")], str(ROOT)) for name in ("language", "tabular")]
+    found += [
+        Script(f"workload_{name}", [str(HERE / "workloads" / f"{name}.py")], str(ROOT))
+        for name in ("language", "tabular")
+    ]
     for folder in public:
         for one in json.loads((folder / "scripts.json").read_text()):
-            variables = {name: value.replace("{folder}", str(folder)) for name, value in one.get("variables", {}).items()}
+            variables = {
+                name: value.replace("{folder}", str(folder)) for name, value in one.get("variables", {}).items()
+            }
             found.append(
                 Script(
                     f"public_{one['name']}",
@@ -51,7 +60,10 @@ def scripts(public: list[Path]) -> list[Script]:
                     one.get("without", []),
                 )
             )
-    return [one if one.name in COMPILED else msgspec.structs.replace(one, without=[*one.without, "compile"]) for one in found]
+    return [
+        one if one.name in COMPILED else msgspec.structs.replace(one, without=[*one.without, "compile"])
+        for one in found
+    ]
 
 
 def measure_all(wanted: list[Script], arguments: list[str], num_jobs: int) -> None:

@@ -16,8 +16,9 @@ def render(rows: Sequence[Row], machine: str, command: str, commit: str) -> str:
     head = (
         f"# Errors of the numerics check\n\n{machine} `{command}`, commit {commit}.\n\n"
         f"{len(done)} training scripts, {num_public} of them from public repositories. Each ran as real trials of up to "
-        "60 steps with one thread: the unchanged script twice, three draws of fp32 rounding noise, four of bf16, three "
-        "other seeds, every sound technique that applies, and every planted fault in fp32 and under bf16 autocast.\n"
+        "60 steps (40 with a planted fault) with one thread: the unchanged script twice, three draws of fp32 rounding "
+        "noise, four of bf16, three other seeds, every sound technique that applies, and every planted fault in fp32 and "
+        "under bf16 autocast.\n"
     )
     parts = [head, _sound(done), _faults(done), _errors(done), _times(done), _scripts(rows)]
     return "\n".join(parts)
@@ -31,7 +32,11 @@ def _sound(rows: Sequence[Row]) -> str:
     lines = ["## Sound techniques", "", _shares(every), "", _table(every, lambda one: one.what.partition("=")[0])]
     for title, wanted in (("Rejected", False), ("Unsure", None)):
         lines += ["", f"### {title}", ""]
-        found = [f"- `{row.name}`, `{one.what}` ({one.claimed}): {one.words}." for row, one in every if one.is_sound is wanted]
+        found = [
+            f"- `{row.name}`, `{one.what}` ({one.claimed}): {one.words}."
+            for row, one in every
+            if one.is_sound is wanted
+        ]
         lines += found or ["None."]
     return "\n".join(lines) + "\n"
 
@@ -49,7 +54,10 @@ def _shares(every: Sequence[tuple[Row, Judged]]) -> str:
 
 
 def _table(every: Sequence[tuple[Row, Judged]], kind: Callable[[Judged], str]) -> str:
-    lines = ["| technique | sound, bit for bit | sound, by tensors and losses | unsure | rejected |", "|---|---:|---:|---:|---:|"]
+    lines = [
+        "| technique | sound, bit for bit | sound, by tensors and losses | unsure | rejected |",
+        "|---|---:|---:|---:|---:|",
+    ]
     for name in sorted({kind(one) for _, one in every}):
         mine = [one for _, one in every if kind(one) == name]
         bits = sum(one.is_sound is True and one.basis == "bits" for one in mine)
@@ -80,8 +88,14 @@ def _faults(rows: Sequence[Row]) -> str:
         rest = [one for one in mine if one not in seen]
         share = f"{found} ({found / max(1, len(seen)):.1%})"
         others = sum(one.is_sound is False for one in rest)
-        lines.append(f"| {claimed} | {len(mine)} | {len(seen)} | {share} | {unsure} | {kept} | {len(rest)} | {others} |")
-    lines += ["", f"Required: at least {LEAST_FOUND:.0%} of the counted ones rejected, and none kept as `identical`.", ""]
+        lines.append(
+            f"| {claimed} | {len(mine)} | {len(seen)} | {share} | {unsure} | {kept} | {len(rest)} | {others} |"
+        )
+    lines += [
+        "",
+        f"Required: at least {LEAST_FOUND:.0%} of the counted ones rejected, and none kept as `identical`.",
+        "",
+    ]
     lines += [_by_fault([one for _, one in every])]
     lines += ["", "### Counted and not rejected", ""]
     missed = [
@@ -93,7 +107,11 @@ def _faults(rows: Sequence[Row]) -> str:
     lines += ["", "### Not counted and not rejected: undetectable", ""]
     for claimed in ("reordered", "approximate"):
         rest = [(row, one) for row, one in every if one.claimed == claimed and one.effect == "below"]
-        lines += [f"- `{row.name}`, {one.what} as {claimed}: {one.effect_words}." for row, one in rest if one.is_sound is not False]
+        lines += [
+            f"- `{row.name}`, {one.what} as {claimed}: {one.effect_words}."
+            for row, one in rest
+            if one.is_sound is not False
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -162,7 +180,8 @@ def _scripts(rows: Sequence[Row]) -> str:
     lines = [
         "## Scripts",
         "",
-        "| script | steps | repeats itself | horizon fp32 | horizon bf16 | sound trials | faults | nothing to change | did not run |",
+        "| script | steps | repeats itself | horizon fp32 | horizon bf16 | sound trials | faults | nothing to change |"
+        " did not run |",
         "|---|---:|---|---:|---:|---:|---:|---|---|",
     ]
     for row in rows:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from numerics_trials import FAULTS, Records, Script, Trial, control_plans
 
+from numerics_trials import FAULTS, Records, Script, Trial, control_plans
 from slipstream.records import Fingerprint, Numerics, NumericsClass, Precision
 from slipstream.report.text.numerics import describe_numerics
 from slipstream.techniques._core.catalogue import technique
@@ -16,6 +16,9 @@ from slipstream.verify.numerics import Controls, first_difference, judge
 from slipstream.verify.step_test import REORDERED, StepTest, approximate
 from slipstream.verify.tensor_distance import Distances, distances, joined
 from slipstream.verify.trajectory import added_up, curves, curves_of, find_horizon, find_non_finite, is_divided
+
+# Trials that are not planted, but would be wrong for the class that they are judged as.
+COMPUTED_IN_BF16, OTHER_SEED = "computed_in_bf16", "other_seed"
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -88,8 +91,14 @@ class ScriptTrials:
     def controls(self, precision: Precision) -> Controls:
         return Controls(self._repeat, self._draws[precision], self._seeds)
 
-    def judge(self, claimed: NumericsClass, trial: Trial, precision: Precision = "fp32") -> Numerics:
-        return judge(claimed, self.base, trial.fingerprint, self.controls(precision), precision)
+    def judge(
+        self, claimed: NumericsClass, trial: Trial, precision: Precision = "fp32", is_control: bool = False
+    ) -> Numerics:
+        controls = self.controls(precision)
+        if is_control:
+            seeds = [one for one in controls.seeds if one != trial.fingerprint]
+            controls = msgspec.structs.replace(controls, seeds=seeds)
+        return judge(claimed, self.base, trial.fingerprint, controls, precision)
 
     def step_test(self, trial: Trial, precision: Precision) -> StepTest:
         allowance = REORDERED if precision == "fp32" else approximate(precision)
@@ -200,7 +209,12 @@ def row_of(script: Script, folder: Path) -> Row:
         in_bf16 = trials.records.load(f"fault-bf16-{fault}")
         if in_bf16 is not None and in_bf16.fingerprint.losses:
             faults.append(_fault(trials, fault, "approximate", plain, in_bf16))
-    bf16 = trials.records.load("mixed_precision=bf16")
+    bf16, other = trials.records.load("mixed_precision=bf16"), trials.records.load("seed-0")
+    if bf16 is not None and bf16.changes:  # lower precision is a fault for the other classes
+        faults += [_fault(trials, COMPUTED_IN_BF16, claimed, bf16, bf16) for claimed in ("reordered", "identical")]
+    if other is not None and other.fingerprint.losses:
+        for claimed in ("reordered", "approximate", "identical"):
+            faults.append(_fault(trials, OTHER_SEED, claimed, other, other, is_control=True))
     spent = {plan.key: trials.records.load(plan.key) for plan in control_plans()}
     seconds = {key: trial.seconds for key, trial in spent.items() if trial is not None}
     controls = trials.controls("fp32")
@@ -237,8 +251,12 @@ def _sound(trials: ScriptTrials, name: str, setting: Any, trial: Trial) -> Judge
     return Judged(f"{name}={setting}", claim.numerics, numerics.is_sound, numerics.basis, describe_numerics(numerics))
 
 
-def _fault(trials: ScriptTrials, fault: str, claimed: NumericsClass, plain: Trial, seen: Trial) -> Judged:
+def _fault(
+    trials: ScriptTrials, fault: str, claimed: NumericsClass, plain: Trial, seen: Trial, is_control: bool = False
+) -> Judged:
+    """`plain` has the fault alone, and `seen` the fault and the claimed precision. `is_control`: the trial is one of the
+    controls, which must not judge itself."""
     precision: Precision = "bf16" if claimed == "approximate" else "fp32"
-    numerics = trials.judge(claimed, seen, precision)
+    numerics = trials.judge(claimed, seen, precision, is_control)
     effect, words = trials.effect(plain, precision)
     return Judged(fault, claimed, numerics.is_sound, numerics.basis, describe_numerics(numerics), effect, words)

@@ -256,7 +256,10 @@ class _Runner:
         role = "twin" if plan.role == "base" else plan.role
         spec = TrialSpec(self._num_trials, role, plan.recipe, plan.precision, plan.draw)
         failure = self._backend.enter(spec)
-        num_steps, wanted = WARM_UP, FAULT_STEPS if plan.role == "proof" and "planted" in str(plan.recipe) else NUM_STEPS
+        num_steps, wanted = (
+            WARM_UP,
+            FAULT_STEPS if plan.role == "proof" and "planted" in str(plan.recipe) else NUM_STEPS,
+        )
         while not failure and num_steps < wanted:
             block = min(BLOCK, wanted - num_steps)
             timing = self._backend.run_block(spec.ident, 0, block, 0)
