@@ -15,10 +15,10 @@ def render(rows: Sequence[Row], machine: str, command: str, commit: str) -> str:
     num_public = sum(row.is_public for row in done)
     head = (
         f"# Errors of the numerics check\n\n{machine} `{command}`, commit {commit}.\n\n"
-        f"{len(done)} training scripts, {num_public} of them from public repositories. Each ran as real trials of up to "
-        "60 steps (40 with a planted fault) with one thread: the unchanged script twice, three draws of fp32 rounding "
-        "noise, four of bf16, three other seeds, every sound technique that applies, and every planted fault in fp32 and "
-        "under bf16 autocast.\n"
+        f"{len(done)} training scripts, {num_public} of them from public repositories. Each ran as real trials of up "
+        "to 60 steps (40 with a planted fault) with one thread: the unchanged script twice, three draws of fp32 "
+        "rounding noise, four of bf16, three other seeds, every sound technique that applies, every planted fault in "
+        "fp32 and under bf16 autocast.\n"
     )
     parts = [head, _sound(done), _faults(done), _errors(done), _times(done), _scripts(rows)]
     return "\n".join(parts)
@@ -48,8 +48,8 @@ def _shares(every: Sequence[tuple[Row, Judged]]) -> str:
     rejected = sum(one.is_sound is False for one in changing)
     return (
         f"{len(every)} trials. Rejected: {counts[False]} ({counts[False] / number:.1%}; required: at most "
-        f"{MOST_REJECTED:.0%}). Unsure: {counts[None]} ({counts[None] / number:.1%}). Of the {len(changing)} that were not "
-        f"bit-equal to the base, {rejected} were rejected ({rejected / max(1, len(changing)):.1%})."
+        f"{MOST_REJECTED:.0%}). Unsure: {counts[None]} ({counts[None] / number:.1%}). Of the {len(changing)} that were "
+        f"not bit-equal to the base, {rejected} were rejected ({rejected / max(1, len(changing)):.1%})."
     )
 
 
@@ -75,8 +75,8 @@ def _faults(rows: Sequence[Row]) -> str:
     lines = [
         "## Planted faults",
         "",
-        "A fault is counted if it alone, without lower precision, moves an evidential tensor or a loss before the horizon "
-        "farther than the claimed class allows. A fault that changes no bit is not in the table.",
+        "A fault is counted if it alone, without lower precision, moves an evidential tensor or a loss before the "
+        "horizon farther than the claimed class allows. A fault that changes no bit is not in the table.",
         "",
         "| claimed as | faults | counted | of them rejected | unsure | kept | not counted | of them rejected |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -123,8 +123,8 @@ def _by_fault(every: Iterable[Judged]) -> str:
     found: dict[str, Counter[str]] = {}
     for one in every:
         if one.claimed != "identical":
-            is_counted = one.effect == "visible"
-            key = f"{one.claimed} {'counted' if is_counted else 'rest'} {'rejected' if one.is_sound is False else 'missed'}"
+            counted = "counted" if one.effect == "visible" else "rest"
+            key = f"{one.claimed} {counted} {'rejected' if one.is_sound is False else 'missed'}"
             found.setdefault(one.what, Counter())[key] += 1
     lines = [
         "| fault | reordered: rejected of counted | undetectable | approximate: rejected of counted | undetectable |",
@@ -163,16 +163,19 @@ def _times(rows: Sequence[Row]) -> str:
     lines = [
         "## What the controls cost",
         "",
-        "Seconds of whole trials, start included. The machine was shared with other work, so only the ratios mean "
-        "something.",
+        "Seconds of whole trials, start included, and milliseconds of a step in the fastest block of a trial. The "
+        "machine was shared with other work, so they are rough.",
         "",
-        "| script | base | 3 draws of fp32 | 4 draws of bf16 | 3 seeds | one draw ÷ base |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| script | base | 3 draws of fp32 | 4 draws of bf16 | 3 seeds | step of the base | step of a draw | ratio |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
-        ratio = (row.fp32_s + row.bf16_s) / 7 / row.base_s if row.base_s else 0.0
-        cells = f"{row.base_s:.1f} | {row.fp32_s:.1f} | {row.bf16_s:.1f} | {row.seeds_s:.1f} | {ratio:.1f}"
-        lines.append(f"| {row.name} | {cells} |")
+        cells = f"{row.base_s:.1f} s | {row.fp32_s:.1f} s | {row.bf16_s:.1f} s | {row.seeds_s:.1f} s"
+        steps = " | | "
+        if row.base_step_ms and row.rounding_step_ms:
+            ratio = row.rounding_step_ms / row.base_step_ms
+            steps = f"{row.base_step_ms:.1f} ms | {row.rounding_step_ms:.1f} ms | {ratio:.1f}"
+        lines.append(f"| {row.name} | {cells} | {steps} |")
     return "\n".join(lines) + "\n"
 
 

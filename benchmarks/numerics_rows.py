@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -62,6 +63,8 @@ class Row(msgspec.Struct, frozen=True):
     fp32_s: float = 0.0  # controls
     bf16_s: float = 0.0
     seeds_s: float = 0.0
+    base_step_ms: float = 0.0  # the shorter of the two trials of the base, in its fastest block
+    rounding_step_ms: float = 0.0  # the mean of the draws
     failed: dict[str, str] = {}  # trials that did not run, with the reason
     unchanged: list[str] = []  # techniques that found nothing to change
 
@@ -217,6 +220,7 @@ def row_of(script: Script, folder: Path) -> Row:
             faults.append(_fault(trials, OTHER_SEED, claimed, other, other, is_control=True))
     spent = {plan.key: trials.records.load(plan.key) for plan in control_plans()}
     seconds = {key: trial.seconds for key, trial in spent.items() if trial is not None}
+    steps = {key: trial.step_s for key, trial in spent.items() if trial is not None and trial.step_s}
     controls = trials.controls("fp32")
     return Row(
         script.name,
@@ -232,6 +236,8 @@ def row_of(script: Script, folder: Path) -> Row:
         fp32_s=_sum(seconds, "rounding-fp32"),
         bf16_s=_sum(seconds, "rounding-bf16"),
         seeds_s=_sum(seconds, "seed"),
+        base_step_ms=1e3 * min((steps[key] for key in ("base", "repeat") if key in steps), default=0.0),
+        rounding_step_ms=1e3 * fmean([step for key, step in steps.items() if key.startswith("rounding")] or [0.0]),
         failed=failed,
         unchanged=unchanged,
     )
@@ -254,8 +260,8 @@ def _sound(trials: ScriptTrials, name: str, setting: Any, trial: Trial) -> Judge
 def _fault(
     trials: ScriptTrials, fault: str, claimed: NumericsClass, plain: Trial, seen: Trial, is_control: bool = False
 ) -> Judged:
-    """`plain` has the fault alone, and `seen` the fault and the claimed precision. `is_control`: the trial is one of the
-    controls, which must not judge itself."""
+    """`plain` has the fault alone, and `seen` the fault and the claimed precision. `is_control`: the trial is one of
+    the controls, which must not judge itself."""
     precision: Precision = "bf16" if claimed == "approximate" else "fp32"
     numerics = trials.judge(claimed, seen, precision, is_control)
     effect, words = trials.effect(plain, precision)

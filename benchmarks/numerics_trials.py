@@ -1,5 +1,5 @@
-"""Runs the trials of numerics_errors.py: one script, its controls, every sound technique that applies, and every planted
-fault. Each trial is saved as soon as it has ended, so an interrupted run continues where it stopped."""
+"""Runs the trials of numerics_errors.py: one script, its controls, every sound technique that applies, and every
+planted fault. Each trial is saved as soon as it has ended, so an interrupted run continues where it stopped."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ class Trial(msgspec.Struct, frozen=True):
 
     key: str
     fingerprint: Fingerprint = Fingerprint()
-    seconds: float = 0.0
+    seconds: float = 0.0  # of the whole trial, its start included
+    step_s: float = 0.0  # in the fastest block
     changes: list[str] = []
     declined: list[str] = []
     failure: str = ""
@@ -269,7 +270,8 @@ class _Runner:
                 break
         record = self._backend.leave(spec.ident)
         seconds = time.monotonic() - start_s
-        trial = Trial(plan.key, record.fingerprint, seconds, record.changes, record.declined, failure)
+        step_s = min((timing.step_s for timing in record.timings if timing.num_steps), default=0.0)
+        trial = Trial(plan.key, record.fingerprint, seconds, step_s, record.changes, record.declined, failure)
         self._records.save(trial)
         print(f"{self._told} {plan.key}: {seconds:.1f} s{_ending(trial)}", file=sys.stderr, flush=True)
         return trial
