@@ -17,8 +17,8 @@ def render(rows: Sequence[Row], machine: str, command: str, commit: str) -> str:
         f"# Errors of the numerics check\n\n{machine} `{command}`, commit {commit}.\n\n"
         f"{len(done)} training scripts, {num_public} of them from public repositories. Each ran as real trials of up "
         "to 60 steps (40 with a planted fault) with one thread: the unchanged script twice, three draws of fp32 "
-        "rounding noise, four of bf16, three other seeds, every sound technique that applies, every planted fault in "
-        "fp32 and under bf16 autocast.\n"
+        "rounding noise, four of bf16, three other seeds, every sound technique that applies, and every planted "
+        "fault in fp32 and under bf16 autocast.\n"
     )
     parts = [head, _sound(done), _faults(done), _errors(done), _times(done), _scripts(rows)]
     return "\n".join(parts)
@@ -38,7 +38,22 @@ def _sound(rows: Sequence[Row]) -> str:
             if one.is_sound is wanted
         ]
         lines += found or ["None."]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", _chance(rows)]) + "\n"
+
+
+def _chance(rows: Sequence[Row]) -> str:
+    every = [(row, one) for row in rows for one in row.chance]
+    lines = [
+        "### Chance alone",
+        "",
+        "Each seed is judged as `redrawn` by the base and the other seeds, and each random draw of bf16 noise as "
+        "`approximate` by the other draws. All are sound by construction.",
+        "",
+        _table(every, lambda one: f"{one.what.rpartition(' ')[0]} as {one.claimed}"),
+        "",
+    ]
+    lines += [f"- `{row.name}`, {one.what}: {one.words}." for row, one in every if one.is_sound is not True]
+    return "\n".join(lines)
 
 
 def _shares(every: Sequence[tuple[Row, Judged]]) -> str:
@@ -55,7 +70,7 @@ def _shares(every: Sequence[tuple[Row, Judged]]) -> str:
 
 def _table(every: Sequence[tuple[Row, Judged]], kind: Callable[[Judged], str]) -> str:
     lines = [
-        "| technique | sound, bit for bit | sound, by tensors and losses | unsure | rejected |",
+        "| trial | sound, bit for bit | sound, by tensors and losses | unsure | rejected |",
         "|---|---:|---:|---:|---:|",
     ]
     for name in sorted({kind(one) for _, one in every}):

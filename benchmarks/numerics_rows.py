@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from numerics_trials import FAULTS, Records, Script, Trial, control_plans
-from slipstream.records import Fingerprint, Numerics, NumericsClass, Precision
+from slipstream.records import RANDOM_DRAWS, Fingerprint, Numerics, NumericsClass, Precision
 from slipstream.report.text.numerics import describe_numerics
 from slipstream.techniques._core.catalogue import technique
 from slipstream.tuning.numerics import Claim
@@ -57,6 +57,7 @@ class Row(msgspec.Struct, frozen=True):
     horizon_fp32: int | None = None
     horizon_bf16: int | None = None
     sound: list[Judged] = []
+    chance: list[Judged] = []  # controls, each judged by the others
     faults: list[Judged] = []
     errors: Errors | None = None
     base_s: float = 0.0  # one trial of the base
@@ -102,6 +103,20 @@ class ScriptTrials:
             seeds = [one for one in controls.seeds if one != trial.fingerprint]
             controls = msgspec.structs.replace(controls, seeds=seeds)
         return judge(claimed, self.base, trial.fingerprint, controls, precision)
+
+    def chance(self) -> list[Judged]:
+        """Each control, judged as a candidate of the class for which it is sound by construction."""
+        found = []
+        for number, seed in enumerate(self._seeds):
+            others = [one for one in self._seeds if one is not seed]
+            numerics = judge("redrawn", self.base, seed, Controls(self._repeat, [], others))
+            found.append(_judged(f"seed {number}", numerics))
+        for number, draw in enumerate(self._draws["bf16"][:RANDOM_DRAWS]):
+            others = [one for one in self._draws["bf16"] if one is not draw]
+            controls = Controls(self._repeat, others, self._seeds)
+            numerics = judge("approximate", self.base, draw, controls, "bf16")
+            found.append(_judged(f"bf16 noise {number}", numerics))
+        return found
 
     def step_test(self, trial: Trial, precision: Precision) -> StepTest:
         allowance = REORDERED if precision == "fp32" else approximate(precision)
@@ -230,6 +245,7 @@ def row_of(script: Script, folder: Path) -> Row:
         horizon_fp32=trials.horizon("fp32"),
         horizon_bf16=trials.horizon("bf16"),
         sound=sound,
+        chance=trials.chance(),
         faults=faults,
         errors=trials.errors(bf16) if bf16 is not None and bf16.changes else None,
         base_s=seconds.get("base", 0.0),
@@ -254,7 +270,11 @@ def _sound(trials: ScriptTrials, name: str, setting: Any, trial: Trial) -> Judge
         precision = card.precision or setting
     claim = Claim(card.numerics, precision, card.numerics == "redrawn", card.needs_proof)
     numerics = trials.judge(claim.judged_as(is_timed=False), trial, precision)
-    return Judged(f"{name}={setting}", claim.numerics, numerics.is_sound, numerics.basis, describe_numerics(numerics))
+    return msgspec.structs.replace(_judged(f"{name}={setting}", numerics), claimed=claim.numerics)
+
+
+def _judged(what: str, numerics: Numerics) -> Judged:
+    return Judged(what, numerics.claimed, numerics.is_sound, numerics.basis, describe_numerics(numerics))
 
 
 def _fault(
