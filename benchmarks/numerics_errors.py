@@ -106,7 +106,8 @@ def main() -> None:
         if (saved / script.name).is_dir():
             rows[script.name] = row_of(script, saved)
     partial = ROWS.with_suffix(".partial")
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(list(rows.values())), indent=1) + b"\n")
+    lines = b",\n".join(map(msgspec.json.encode, rows.values()))  # a line for each script
+    partial.write_bytes(b"[" + lines + b"]\n")
     os.replace(partial, ROWS)
     write_page("numerics_errors", render(list(rows.values()), machine(), _command(), _commit()))
 

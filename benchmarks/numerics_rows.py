@@ -22,14 +22,14 @@ from slipstream.verify.trajectory import added_up, curves, curves_of, find_horiz
 COMPUTED_IN_BF16, OTHER_SEED = "computed_in_bf16", "other_seed"
 
 
-class Judged(msgspec.Struct, frozen=True):
+class Judged(msgspec.Struct, frozen=True, omit_defaults=True):
     """One trial and its verdict."""
 
     what: str  # the recipe, or the fault
     claimed: NumericsClass
     is_sound: bool | None
     basis: str
-    words: str
+    words: str = ""  # of a verdict that the page explains
     # A fault only. "visible": it alone moves an evidential tensor or a loss farther than allowed. "below": it does not.
     # "nothing": it changes no bit.
     effect: str = ""
@@ -48,7 +48,7 @@ class Errors(msgspec.Struct, frozen=True):
     together: float
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     is_public: bool = False
     failure: str = ""
@@ -200,6 +200,8 @@ def row_of(script: Script, folder: Path) -> Row:
     if offer is None or offer.failure or not trials.base.losses:
         base = trials.records.load("base")
         return Row(script.name, script.is_public, (offer.failure if offer else "") or (base.failure if base else "?"))
+    if any(trials.records.load(plan.key) is None for plan in control_plans()):
+        return Row(script.name, script.is_public, "interrupted: not all controls have run")
     failed: dict[str, str] = {}
     unchanged: list[str] = []
     sound = []
@@ -274,7 +276,8 @@ def _sound(trials: ScriptTrials, name: str, setting: Any, trial: Trial) -> Judge
 
 
 def _judged(what: str, numerics: Numerics) -> Judged:
-    return Judged(what, numerics.claimed, numerics.is_sound, numerics.basis, describe_numerics(numerics))
+    words = "" if numerics.is_sound else describe_numerics(numerics)
+    return Judged(what, numerics.claimed, numerics.is_sound, numerics.basis, words)
 
 
 def _fault(
@@ -285,4 +288,6 @@ def _fault(
     precision: Precision = "bf16" if claimed == "approximate" else "fp32"
     numerics = trials.judge(claimed, seen, precision, is_control)
     effect, words = trials.effect(plain, precision)
+    if numerics.is_sound is False:
+        return Judged(fault, claimed, False, numerics.basis, effect=effect)
     return Judged(fault, claimed, numerics.is_sound, numerics.basis, describe_numerics(numerics), effect, words)
