@@ -226,7 +226,9 @@ def _change_dropout(context: ApplyContext, factor: float) -> None:
 
     attention = functional.scaled_dot_product_attention
 
-    def attend(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *a: Any, **k: Any) -> Any:
+    def attend(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *a: Any, **k: Any
+    ) -> Any:
         if dropout_p:
             context.changed("dropout of attention")
         return attention(query, key, value, attn_mask, min(0.9, factor * dropout_p), *a, **k)
