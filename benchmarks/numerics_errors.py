@@ -3,8 +3,8 @@
 Runs training scripts as real trials: the unchanged script, its controls, every sound technique that applies, and every
 fault of planted_faults/techniques/planted.py. Each trial is saved in .slipstream/numerics_errors, so an interrupted run
 continues where it stopped, and changed rules are judged again without new trials (--judge). --public adds training
-repositories that are not part of this one: each folder holds a file `scripts.json` that lists the commands. Writes
-benchmarks/results/numerics_errors.md.
+repositories that are not part of this one: each folder holds a file `scripts.json` that lists the commands, as
+public_scripts/prepare.py writes it. Writes benchmarks/results/numerics_errors.md.
 """
 
 from __future__ import annotations

@@ -92,8 +92,8 @@ def _faults(rows: Sequence[Row]) -> str:
         "",
         "A fault is counted if it alone, without lower precision, moves an evidential tensor or a loss before the "
         "horizon farther than the claimed class allows. A fault that changes no bit is not in the table. "
-        "For `reordered` the fault alone is also the trial that is judged, so its share only says that no such verdict is "
-        "unsure, and the list of what is undetectable says more.",
+        "For `reordered` the fault alone is also the trial that is judged, so its share only says that no such verdict "
+        "is unsure, and the list of what is undetectable says more.",
         "",
         "| claimed as | faults | counted | of them rejected | unsure | kept | not counted | of them rejected |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
