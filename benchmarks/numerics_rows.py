@@ -14,9 +14,17 @@ from slipstream.report.text.numerics import describe_numerics
 from slipstream.techniques._core.catalogue import technique
 from slipstream.tuning.numerics import Claim
 from slipstream.verify.numerics import Controls, first_difference, judge
-from slipstream.verify.step_test import REORDERED, StepTest, approximate
+from slipstream.verify.step_test import StepTest, allowance_of
 from slipstream.verify.tensor_distance import Distances, distances, joined
-from slipstream.verify.trajectory import added_up, curves, curves_of, find_horizon, find_non_finite, is_divided
+from slipstream.verify.trajectory import (
+    added_up,
+    curves,
+    curves_of,
+    find_horizon,
+    find_non_finite,
+    is_divided,
+    pairs_of,
+)
 
 # Trials that are not planted, but would be wrong for the class that they are judged as.
 COMPUTED_IN_BF16, OTHER_SEED = "computed_in_bf16", "other_seed"
@@ -90,7 +98,7 @@ class ScriptTrials:
 
     def _all(self, prefix: str) -> list[Fingerprint]:
         found = [self._fingerprint(plan.key) for plan in control_plans() if plan.key.startswith(prefix)]
-        return [one for one in found if one.losses]
+        return [one for one in found if one.losses and find_non_finite(self.base, one) is None]
 
     def controls(self, precision: Precision) -> Controls:
         return Controls(self._repeat, self._draws[precision], self._seeds)
@@ -119,8 +127,8 @@ class ScriptTrials:
         return found
 
     def step_test(self, trial: Trial, precision: Precision) -> StepTest:
-        allowance = REORDERED if precision == "fp32" else approximate(precision)
-        return StepTest(self.base, trial.fingerprint, self._draws[precision], allowance)
+        draws = self._draws[precision]
+        return StepTest(self.base, trial.fingerprint, draws, allowance_of(precision, draws))
 
     def effect(self, trial: Trial, precision: Precision) -> tuple[str, str]:
         """Whether the fault alone, computed in fp32, exceeds what this precision allows, and where."""
@@ -131,15 +139,15 @@ class ScriptTrials:
             base, own, draws = added_up(base), added_up(own), list(map(added_up, draws))
         if find_non_finite(base, own):
             return "visible", "a loss is not finite"
-        allowance = REORDERED if precision == "fp32" else approximate(precision)
+        allowance = allowance_of(precision, draws)
         test = StepTest(base, own, draws, allowance)
         if test.fault is not None:
             fault = test.fault
             where = f"{fault.tensor} of {fault.name or 'all'}, step {fault.step}"
             return "visible", f"{where}: {fault.seen:.3g}, allowed {fault.allowed:.3g}"
         ends = []
-        for number, (ours, theirs) in enumerate(zip(curves(base), curves(own), strict=False)):
-            horizon = find_horizon(ours, curves_of(draws, number), allowance.times)
+        for key, (ours, theirs) in pairs_of(base, own).items():
+            horizon = find_horizon(ours, curves_of(draws, key), allowance.times)
             ends.append(horizon.num_steps)
             losses = horizon.find_fault(ours, theirs)
             if losses is not None:
@@ -151,11 +159,9 @@ class ScriptTrials:
         return "below", f"{worst} up to the horizon (step {min(ends, default=0)})"
 
     def horizon(self, precision: Precision) -> int | None:
-        times = (REORDERED if precision == "fp32" else approximate(precision)).times
-        ends = [
-            find_horizon(ours, curves_of(self._draws[precision], number), times).num_steps
-            for number, ours in enumerate(curves(self.base))
-        ]
+        draws = self._draws[precision]
+        times = allowance_of(precision, draws).times
+        ends = [find_horizon(ours, curves_of(draws, key), times).num_steps for key, ours in curves(self.base).items()]
         return min(ends, default=None)
 
     def errors(self, trial: Trial) -> Errors | None:

@@ -43,6 +43,13 @@ def approximate(precision: Precision) -> Allowance:
     return Allowance(times=8, times_together=2, floor=8 * u, floor_together=2 * u, later=1)
 
 
+def allowance_of(precision: Precision, draws: Sequence[Fingerprint]) -> Allowance:
+    """For a candidate that names this precision (fp32: none). Where the script itself computes in bf16 or fp16, other
+    rounding is rounding of that precision."""
+    coarsest = max((precision, *(draw.own_precision for draw in draws)), key=lambda one: ROUNDOFF[one])
+    return REORDERED if coarsest == "fp32" else approximate(coarsest)
+
+
 def luck(numel: int) -> float:
     """The largest error of three or four draws may understate the next one by chance, for a single number by much more
     than for a tensor of many numbers."""
