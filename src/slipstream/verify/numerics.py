@@ -22,6 +22,7 @@ from slipstream.verify.step_test import StepTest, allowance_of
 from slipstream.verify.trajectory import (
     LEVEL_WINDOWS,
     MIN_REFERENCES,
+    WINDOW_STEPS,
     CurveKey,
     LossWindow,
     added_up,
@@ -130,6 +131,8 @@ class _CandidateCheck:
         references = [*self._controls.seeds, *self._own_spread]
         if len(references) < MIN_SEEDS:
             return self._undecided("no_seeds")
+        if max(len(common_steps(*pair)) for pair in self._pairs.values()) < WINDOW_STEPS:
+            return self._undecided("no_common_step")
         fault = self._find_level_fault(references, {})
         fault = fault or find_metric_fault(self._base, self._candidate, self._controls.repeat, references)
         return self._decided("curve", fault)
