@@ -9,7 +9,7 @@ import pytest
 
 from slipstream.data.images import cache_budget as room
 from slipstream.data.images.cache_budget import CacheBudget, CacheMeter
-from slipstream.data.images.cache_folder import cache_folder
+from slipstream.store.cache_folder import cache_folder
 from slipstream.data.images.pixel_store import key_of
 
 
