@@ -1,4 +1,4 @@
-"""Where this user's caches are. Only this user writes there, unlike in the folder of a project, which may be a clone."""
+"""Where the caches of this user are. Only this user writes there, unlike in the folder of a project."""
 
 from __future__ import annotations
 

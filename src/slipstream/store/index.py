@@ -20,10 +20,12 @@ import msgspec
 
 from slipstream.records import IndexEntry, SessionGlance
 from slipstream.store.cache_folder import cache_folder, make_private_folder
+from slipstream.store.decoding import DamagedFileError, decode_msgpack
 from slipstream.store.safe_files import UnsafeFileError, check_directory, is_regular_file, read_file
 
 SUFFIX: Final = ".msgpack"
 LIMIT_BYTES: Final = 1 << 30  # maximum size of a session; an hour of steps takes a few megabytes
+_LARGEST: Final = (1 << 63) - 1  # integer that SQLite stores
 _TIMEOUT_S: Final = 20.0  # for another process to finish its write
 _COLUMNS: Final = IndexEntry.__struct_fields__
 T = TypeVar("T")
@@ -184,14 +186,19 @@ def _catch_up(connection: sqlite3.Connection, folder: Path) -> None:
 def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
     try:
         listing = os.scandir(folder)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return
     with listing:
         for item in listing:
-            if item.name.endswith(SUFFIX) and item.is_file(follow_symlinks=False):
+            if item.name.endswith(SUFFIX) and item.is_file(follow_symlinks=False) and _is_text(item.name):
                 with contextlib.suppress(FileNotFoundError):
                     facts = item.stat(follow_symlinks=False)
                     yield item.name.removesuffix(SUFFIX), facts.st_size, facts.st_mtime_ns
+
+
+def _is_text(name: str) -> bool:
+    """Whether the name of a file can be stored and printed. Linux allows names that are not UTF-8."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _insert(connection: sqlite3.Connection, found: Iterable[IndexEntry]) -> None:
@@ -206,9 +213,13 @@ def _read_entry(path: Path) -> IndexEntry:
     facts = path.stat()
     entry = IndexEntry(path.name.removesuffix(SUFFIX), facts.st_size, facts.st_mtime_ns)
     try:
-        return _filled(entry, msgspec.msgpack.decode(read_file(path, LIMIT_BYTES), type=SessionGlance))
-    except (msgspec.MsgspecError, PermissionError):  # includes UnsafeFileError
+        filled = _filled(entry, decode_msgpack(read_file(path, LIMIT_BYTES), SessionGlance))
+    except FileNotFoundError:
+        raise
+    except (DamagedFileError, OSError):
         return msgspec.structs.replace(entry, is_readable=False)
+    is_storable = all(abs(value) <= _LARGEST for value in msgspec.structs.astuple(filled) if isinstance(value, int))
+    return filled if is_storable else msgspec.structs.replace(entry, is_readable=False)
 
 
 def _filled(entry: IndexEntry, glance: SessionGlance) -> IndexEntry:
