@@ -48,7 +48,9 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=10_000)
     number = parser.parse_args().sessions
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
+        root = Path(folder, "project")
+        root.mkdir()
+        os.environ["SLIPSTREAM_CACHE"] = os.path.join(folder, "cache")  # where the index is
         size = fill(root, number)
         rows = [("index made from the files", seconds_of(root, "history"))]
         for words in (["history"], ["history", "--limit", "100", "train"], ["history", "--all", "--json"]):

@@ -68,6 +68,52 @@ def test_history_shows_the_results_of_memory_and_of_a_fit(saved: list[Path]) -> 
     assert saved[2].stem in compared and saved[0].stem in compared, "compare skips sessions of memory and of a fit"
 
 
+def damaged(data: bytes, how: str) -> bytes:
+    content = msgspec.msgpack.decode(data)
+    if how == "utf8":
+        return data.replace(content["command"].encode(), b"\xff" * len(content["command"]))
+    if how == "nested":
+        assert data[0] == 0xDE  # a map with a length of two bytes
+        number = int.from_bytes(data[1:3], "big") + 1
+        return b"\xde" + number.to_bytes(2, "big") + data[3:] + b"\xa4evil" + b"\x91" * 200_000 + b"\xc0"
+    changed = {
+        "huge": lambda: content | {"summary": content["summary"] | {"num_steps": 2**64 - 1}},
+        "year 9999": lambda: content | {"created": "9999-12-31T23:59:59-23:59"},
+        "older, wrong types": lambda: content | {"schema": 1, "notes": [1], "tuning": [1, 2]},
+        "empty": dict,
+    }
+    return msgspec.msgpack.encode(changed[how]())
+
+
+@pytest.mark.parametrize("how", ["utf8", "nested", "huge", "year 9999", "older, wrong types", "empty"])
+def test_one_bad_session_does_not_hide_the_others(saved: list[Path], how: str) -> None:
+    """The newest session is damaged."""
+    saved[2].write_bytes(damaged(saved[2].read_bytes(), how))
+    os.utime(saved[2], (1_800_000_009,) * 2)
+    for words in (["history"], ["history", "--json"]):
+        shown = call(*words)
+        assert shown.exit_code == 0 and all(path.stem in shown.output for path in saved), shown.output
+    for words in (["report"], ["report", str(saved[2])], ["compare"], ["patch", "train.py"]):
+        shown = call(*words)
+        assert shown.exit_code in (0, 2) and isinstance(shown.exception, SystemExit | None), shown.output
+        assert shown.exit_code == 0 or shown.output.startswith("slipstream: "), shown.output
+    assert save_session(made_session()).is_file()
+
+
+def test_history_with_things_that_are_no_sessions(saved: list[Path]) -> None:
+    folder = saved[0].parent
+    (folder / "a.msgpack").mkdir()
+    os.mkfifo(folder / "b.msgpack")
+    (folder / "c.msgpack").symlink_to("/dev/zero")
+    (folder / os.fsdecode(b"\xff.msgpack")).write_bytes(saved[0].read_bytes())
+    (folder / "bad.msgpack").write_bytes(b"nonsense")
+    shown = call("history")
+    assert shown.exit_code == 0 and "1 file could not be read as a session: bad" in shown.output
+    for name in ("a", "b", "c"):
+        refused = call("report", str(folder / f"{name}.msgpack"))
+        assert refused.exit_code == 2 and isinstance(refused.exception, SystemExit), refused.output
+
+
 def test_compare_by_default_and_by_name(saved: list[Path]) -> None:
     shown = " ".join(call("compare").output.split())
     assert "The step takes 1.92x as long" in shown and "mostly in input" in shown and "slipstream tune" in shown

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib import metadata
@@ -134,6 +135,39 @@ def test_other_errors_name_the_file(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match="not text in UTF-8"):
         read_recipe(tmp_path / "bytes.toml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version = 1\na = " + "[" * 5000 + "]" * 5000,
+        "version = 1\na = " + "{a=" * 5000 + "1" + "}" * 5000,
+        "version = 1\n[recipe]\nworkers." + "a." * 5000 + "a = 1",
+    ],
+    ids=["lists", "tables", "keys"],
+)
+def test_a_deeply_nested_recipe_is_refused(tmp_path: Path, text: str) -> None:
+    assert "nested too deeply" in _fault(tmp_path, text)
+
+
+def test_a_number_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    assert "ratio is too large" in _fault(tmp_path, f"version = 1\n[evidence]\nratio = 1{'0' * 400}")
+    assert "is not TOML" in _fault(tmp_path, f"version = 1\n[evidence]\nratio = 1{'0' * 5000}")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "endless device", "large"])
+def test_only_a_small_regular_file_is_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "slipstream.toml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "large":
+        path.write_bytes(b"#" * (1 << 21))
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_recipe(path)
 
 
 def test_false_switches_a_technique_off(tmp_path: Path) -> None:

@@ -99,6 +99,43 @@ def test_caches_pass_through(tmp_path: Path, workspace: Path, monkeypatch: pytes
     assert not (tmp_path / "hub").exists()  # created to be passed through, and removed because it was not used
 
 
+def test_a_kept_download_does_not_lead_to_the_real_disk(tmp_path: Path, workspace: Path) -> None:
+    """Links of a kept tree lead to the real disk while the view is made."""
+    home, tree, file = tmp_path / "home", tmp_path / "tree", tmp_path / "file"
+    home.mkdir(), tree.mkdir()
+    (home / "old").write_text("old")
+    (tree / "link").symlink_to(home)
+    (tree / "data.bin").write_text("data")
+    file.write_text("evil")
+    data = tmp_path / "project" / "data"
+    data.parent.mkdir()
+    kept = [
+        overlay.KeptDownload(str(data), str(tree)),
+        overlay.KeptDownload(f"{data}/link/old", str(file)),
+        overlay.KeptDownload(f"{data}/link/new", str(tree)),
+        overlay.KeptDownload(f"{file}/below", str(file)),  # below a file, where nothing can be
+    ]
+    plan = overlay.prepare(workspace, own_user=OWN_USER, through=[], kept=kept)
+
+    def act() -> None:
+        assert (data / "data.bin").read_text() == "data"
+
+    in_child(plan, act)
+    assert [path.name for path in home.iterdir()] == ["old"] and (home / "old").read_text() == "old"
+    overlay.clean_up(plan)
+
+
+@pytest.mark.skipif(not os.access("/run", os.W_OK), reason="/run cannot be written")
+def test_a_kept_download_is_not_placed_where_nothing_is_covered(workspace: Path, tmp_path: Path) -> None:
+    file, uncovered = tmp_path / "file", Path("/run") / f"slipstream-test-{os.getpid()}"
+    file.write_text("evil")
+    kept = [overlay.KeptDownload(str(uncovered), str(file))]
+    plan = overlay.prepare(workspace, own_user=OWN_USER, through=[], kept=kept)
+    in_child(plan, lambda: None)
+    assert not uncovered.exists()
+    overlay.clean_up(plan)
+
+
 def names(cache: Path, home: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes `cache` a cache directory, through a variable or through a link in the home folder."""
     if how == "link":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import time
@@ -17,8 +19,8 @@ import pytest
 from slipstream.diagnose import diagnose
 from slipstream.records import Choice, Recipe, Revision, Session, Speed, Tuning
 from slipstream.store import index
-from slipstream.store.index import MIGRATIONS, NAME, NewerIndexError, entries, migrate
-from slipstream.store.sessions import load_session, newest_first, save_session
+from slipstream.store.index import MIGRATIONS, NewerIndexError, entries, index_path, migrate
+from slipstream.store.sessions import load_session, make_folder, newest_first, save_session
 from slipstream.testing.made_sessions import made_session
 
 replace = msgspec.structs.replace
@@ -50,10 +52,19 @@ def test_rows_equal_the_fields_of_the_sessions(tmp_path: Path) -> None:
     assert [entry.name for entry in entries(tmp_path / ".slipstream", limit=1)] == [second.stem]
 
 
-@pytest.mark.parametrize("harm", ["missing", "garbage", "cut", "no table"])
+_HARMS = {
+    "no table": "DROP TABLE sessions",
+    "wrong type": "UPDATE sessions SET num_steps = 'many'",
+    "trigger": "CREATE TRIGGER t BEFORE DELETE ON sessions BEGIN SELECT RAISE(IGNORE); END;"
+    " INSERT INTO sessions SELECT 'gone', 1, 1, 1, '', '', '', '', 0, 0, 1.0, 1.0, '', '', 1.0, 1.0, 1.0, 1, 1",
+    "view": "DROP TABLE sessions; CREATE VIEW sessions AS SELECT 1 AS name",
+}
+
+
+@pytest.mark.parametrize("harm", ["missing", "garbage", "cut", "no table", "wrong type", "trigger", "view"])
 def test_broken_index_is_rebuilt(tmp_path: Path, harm: str) -> None:
     paths = [save_session(session_of(), tmp_path) for _ in range(3)]
-    file = tmp_path / ".slipstream" / NAME
+    file = index_path(tmp_path / ".slipstream")
     if harm == "missing":
         file.unlink()
     elif harm == "garbage":
@@ -62,7 +73,7 @@ def test_broken_index_is_rebuilt(tmp_path: Path, harm: str) -> None:
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     else:
         with sqlite3.connect(file) as connection:
-            connection.execute("DROP TABLE sessions")
+            connection.executescript(_HARMS[harm])
     assert {entry.name for entry in entries(tmp_path / ".slipstream")} == {path.stem for path in paths}
     with sqlite3.connect(file) as connection:
         assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (3,)
@@ -86,7 +97,7 @@ def test_new_changed_and_deleted_files(tmp_path: Path) -> None:
 
 def test_files_are_read_if_no_index_can_be_written(tmp_path: Path) -> None:
     save_session(session_of(), tmp_path)
-    file = tmp_path / ".slipstream" / NAME
+    file = index_path(tmp_path / ".slipstream")
     file.unlink()
     file.mkdir()  # no file can be opened there
     assert len(entries(tmp_path / ".slipstream")) == 1
@@ -96,7 +107,7 @@ def test_files_are_read_if_no_index_can_be_written(tmp_path: Path) -> None:
 
 def test_an_older_schema_is_migrated_and_a_newer_one_left_alone(tmp_path: Path) -> None:
     path = save_session(session_of(), tmp_path)
-    file = tmp_path / ".slipstream" / NAME
+    file = index_path(tmp_path / ".slipstream")
     later = (*MIGRATIONS, "ALTER TABLE sessions ADD COLUMN mood TEXT; DELETE FROM sessions")
     connection = sqlite3.connect(file)
     migrate(connection, later)
@@ -118,6 +129,61 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
             migrate(connection, (MIGRATIONS[0], "ALTER TABLE sessions ADD COLUMN mood TEXT; nonsense"))
         assert connection.execute("PRAGMA user_version").fetchone() == (0,)
         assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+
+
+def test_no_file_of_the_project_is_opened_as_a_database(tmp_path: Path) -> None:
+    """SQLite deletes the file that a journal beside the database names. A cloned repository may contain both."""
+    victim = tmp_path / "victim"
+    victim.write_text("not ours")
+    (tmp_path / "clone").mkdir()
+    folder = make_folder(tmp_path / "clone")
+    with contextlib.closing(sqlite3.connect(folder / "index.sqlite")) as connection:
+        migrate(connection)
+    plant_journal(folder / "index.sqlite", victim)
+    planted = {path.name: path.read_bytes() for path in folder.iterdir()}
+    saved = save_session(session_of(), tmp_path / "clone")
+    assert [entry.name for entry in entries(folder)] == [saved.stem]
+    assert victim.read_text() == "not ours"
+    assert {name: (folder / name).read_bytes() for name in planted} == planted
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*planted, "sessions"])
+
+
+def plant_journal(database: Path, named: Path) -> None:
+    """Writes a journal that looks as if a transaction over several databases had been interrupted."""
+    magic, name = bytes.fromhex("d9d505f920a163d7"), os.fsencode(named)
+    page_bytes = 4096
+    header = magic + struct.pack(">IIIII", 0, 12345, database.stat().st_size // page_bytes, 512, page_bytes)
+    lock_page = struct.pack(">I", 0x40000000 // page_bytes + 1)
+    tail = lock_page + name + struct.pack(">II", len(name), sum(name)) + magic
+    database.with_name(f"{database.name}-journal").write_bytes(header.ljust(512, b"\0") + tail)
+
+
+@pytest.mark.parametrize("where", ["writable by others", "inside the project", "a file"])
+def test_an_index_that_others_may_have_written_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    project = tmp_path / "project"
+    cache = project / "cache" if where == "inside the project" else tmp_path / "cache"
+    monkeypatch.setenv("SLIPSTREAM_CACHE", str(cache))
+    project.mkdir()
+    folder = make_folder(project)
+    path = index_path(folder)
+    if where == "a file":
+        cache.write_text("")
+    else:
+        path.parent.mkdir(parents=True, mode=0o700)
+        path.write_text("planted")
+    if where == "writable by others":
+        path.parent.chmod(0o770)
+    saved = save_session(session_of(), project)
+    assert [entry.name for entry in entries(folder)] == [saved.stem]
+    assert not path.parent.is_dir() or [file.read_text() for file in path.parent.iterdir()] == ["planted"]
+
+
+def test_the_folder_of_the_index_is_private(tmp_path: Path) -> None:
+    save_session(session_of(), tmp_path)
+    path = index_path(tmp_path / ".slipstream")
+    assert path.is_file() and path.parent.stat().st_mode & 0o777 == 0o700
 
 
 WRITER = """
@@ -146,7 +212,7 @@ def test_two_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     assert [one.wait(60) for one in both] == [0, 0]
     saved = {path.stem for path in newest_first(tmp_path)}
     assert len(saved) == 50, "equal names must not replace each other"
-    with sqlite3.connect(tmp_path / ".slipstream" / NAME) as connection:
+    with sqlite3.connect(index_path(tmp_path / ".slipstream")) as connection:
         assert {row[0] for row in connection.execute("SELECT name FROM sessions")} == saved
 
 
@@ -162,7 +228,7 @@ def test_session_saved_while_the_index_is_read_is_not_deleted_from_it(
 
     monkeypatch.setattr(index, "_files", list_then_save)
     entries(tmp_path / ".slipstream")
-    with sqlite3.connect(tmp_path / ".slipstream" / NAME) as connection:
+    with sqlite3.connect(index_path(tmp_path / ".slipstream")) as connection:
         assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (2,)
 
 

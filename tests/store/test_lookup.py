@@ -35,6 +35,14 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(["git", *names, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
+def test_if_no_file_is_a_session_one_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / ".slipstream" / "sessions"
+    folder.mkdir(parents=True)
+    (folder / "bad.msgpack").write_bytes(b"nonsense")
+    with pytest.raises(StorageError, match=r"'bad\.msgpack'"):
+        find_session("latest", tmp_path)
+
+
 def test_by_word_name_and_path(tmp_path: Path) -> None:
     first, second = save(tmp_path, 1), save(tmp_path, 2, script=("-m", "pkg.b"))
     third = save(tmp_path, 3, script=("a.py", "--epochs", "2"))

@@ -124,7 +124,9 @@ def test_links_inside_the_folder_are_not_followed(project: Path, victim: Path) -
     with sqlite3.connect(database) as connection:
         connection.execute("CREATE TABLE bookmarks (name TEXT)")
     before = database.read_bytes()
-    (folder / index.NAME).symlink_to(database)
+    place = index.index_path(folder)
+    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    place.symlink_to(database)
     os.mkfifo(folder / "machine.msgpack")
     assert make_folder(project) == folder and known_speedtest(project) is None
     saved = save_session(made_session(), project)
@@ -187,6 +189,18 @@ def test_download_inside_the_project_is_trusted(project: Path) -> None:
     ]
     (project / "data.bin").symlink_to("nowhere")  # a dangling link counts as existing
     assert downloads.kept_downloads(project) == [] and not entry.exists()
+
+
+@pytest.mark.parametrize("inner", ["data/link/.bashrc", "data"])
+def test_a_planted_download_inside_another_is_dropped(project: Path, victim: Path, inner: str) -> None:
+    """The path of the inner one leads through a link that the outer one brings."""
+    tree = project / ".slipstream" / "kept" / "fedcba9876543210" / "tree"
+    tree.mkdir(parents=True)
+    (tree / "link").symlink_to(victim.parent)
+    (tree.parent / "path").write_text(str(project / "data"))
+    plant_download(project, str(project / inner))
+    assert len(downloads.kept_downloads(project)) == 1
+    assert len(downloads.kept_downloads(project)) == 1, "the other one is deleted"
 
 
 def test_a_download_is_not_moved_through_a_planted_link(project: Path, victim: Path) -> None:

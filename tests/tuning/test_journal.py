@@ -159,3 +159,11 @@ def test_a_journal_that_cannot_be_written_is_reported_and_does_not_end_the_tunin
     journal.remember(VERDICT)
     assert not journal.is_kept
     assert "No journal could be kept" in journal.fault and "cannot be resumed" in journal.fault
+
+
+@pytest.mark.parametrize("line", [b'{"type": "\xff"}', b"[" * 200_000], ids=["utf8", "nested"])
+def test_a_damaged_line_ends_the_journal(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "folder" / "journal.jsonl"
+    Journal(str(path), FACTS).remember(VERDICT)
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    assert Journal(str(path), FACTS).verdicts == [VERDICT]

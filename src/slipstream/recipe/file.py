@@ -17,7 +17,7 @@ from slipstream.recipe.conflicts import find_conflicts
 from slipstream.recipe.staleness import differences
 from slipstream.recipe.text import TomlLines
 from slipstream.records import Choice, Recipe, Session, Setting, Speed, Tuning
-from slipstream.store.safe_files import write_file
+from slipstream.store.safe_files import read_file, write_file
 from slipstream.techniques._core.catalogue import Technique, catalogue
 
 if sys.version_info >= (3, 11):
@@ -29,6 +29,7 @@ __all__ = ["NAME", "RecipeFile", "differences", "read_recipe", "write_recipe"]
 
 FORMAT = 1
 NAME = "slipstream.toml"
+_LIMIT_BYTES = 1 << 20  # a recipe with every technique takes a few kilobytes
 _TABLES = ("recipe", "script", "machine", "evidence")
 
 
@@ -52,16 +53,21 @@ def write_recipe(path: Path, tuning: Tuning, session: Session) -> None:
 def read_recipe(path: Path, techniques: Mapping[str, Technique] | None = None) -> RecipeFile:
     """Read and check a recipe. Raises ValueError, which names the file, the line and what is allowed there."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path, _LIMIT_BYTES, may_be_link=True).decode()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not text in UTF-8") from None
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or a number with more digits than Python reads
         raise ValueError(f"{path} is not TOML: {error}") from None
-    return _Reading(path, TomlLines(text), data, techniques or catalogue()).result()
+    except RecursionError:
+        raise ValueError(f"{path} cannot be read: it is nested too deeply") from None
+    try:
+        return _Reading(path, TomlLines(text), data, techniques or catalogue()).result()
+    except RecursionError:  # in the text of a value that an error shows
+        raise ValueError(f"{path} cannot be read: it is nested too deeply") from None
 
 
 class _Reading:
@@ -134,7 +140,10 @@ class _Reading:
         value = self._data.get(table, {}).get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise self._fault(table, key, f"{key} must be a number, not {_shown(value)}")
-        return None if value is None else float(value)
+        try:
+            return None if value is None else float(value)
+        except OverflowError:
+            raise self._fault(table, key, f"{key} is too large") from None
 
     def _machine(self) -> dict[str, str | float]:
         machine: dict[str, str | float] = {}

@@ -28,6 +28,9 @@ from slipstream.rewrite.running_sums import keep_sum_on_device
 from slipstream.rewrite.source import SourceText, Splice
 from slipstream.rewrite.source_tree import SourceTree
 from slipstream.rewrite.statements import call_otherwise, put_around, put_at_start, put_before, put_behind_input
+from slipstream.store.safe_files import read_file
+
+_LIMIT_BYTES: Final = 16 << 20  # maximum size of a source file
 
 
 class ChangedFile(msgspec.Struct, frozen=True):
@@ -144,7 +147,7 @@ class _Patching:
     def _source(self, path: Path) -> SourceText:
         if path not in self._sources:
             try:
-                raw = path.read_bytes()
+                raw = read_file(path, _LIMIT_BYTES, may_be_link=True)
             except OSError as error:
                 raise PatchError(f"{path} cannot be read: {error.strerror}.") from None
             self._sources[path] = SourceText(path, raw)

@@ -70,11 +70,11 @@ def _is_remote(address: Any, count_loopback: bool) -> bool:
 def kept_downloads(root: Path) -> list[KeptDownload]:
     """Returns the downloads of earlier trials. An entry is deleted if the real file system now has the download. It is
     also deleted if it names a path outside `root` and this process did not write it, because a cloned repository can
-    contain any entry."""
-    found = []
-    for folder in _entries(root):
-        item = _read_entry(folder, root)
-        if item is None or os.path.lexists(item.path):
+    contain any entry. So is an entry inside another one, whose links would lead it elsewhere."""
+    entries = [(_read_entry(folder, root), folder) for folder in _entries(root)]
+    found: list[KeptDownload] = []
+    for item, folder in sorted(entries, key=lambda entry: entry[0].path if entry[0] else ""):  # outer ones come first
+        if item is None or os.path.lexists(item.path) or any(is_below(item.path, outer.path) for outer in found):
             shutil.rmtree(folder, ignore_errors=True)
         else:
             found.append(item)

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from slipstream.sandbox import mounts
+from slipstream.store.safe_files import UnsafeFileError
 
 _PASS_THROUGH: Final = ("/proc", "/sys", "/dev", "/run")
 _CACHE_VARIABLES: Final = (
@@ -272,15 +273,15 @@ def enter(plan: OverlayPlan) -> list[str]:
     root = f"{plan.workspace}/root"
     mounts.enter_namespaces(own_user=plan.own_user)
     uncovered: list[str] = []
-    steps: list[tuple[str, Layer | None]] = [(layer.path, layer) for layer in plan.layers]
+    steps: list[tuple[str, Layer | None]] = [(layer.path, layer) for layer in plan.layers if layer.lower == layer.path]
     steps += [(path, None) for path in plan.binds]
     for path, layer in sorted(steps, key=lambda step: (step[0] != "/", step[0].count("/"), step[0])):
         target = root + path.rstrip("/")
         if layer is None or not _cover(layer, target, plan.own_user):
-            if layer is not None and layer.lower == path:
+            if layer is not None:
                 uncovered.append(path)
             _bind(path, target)
-    _place_files(plan, root)
+    _show_downloads(plan, root, uncovered)
     _lay_over(plan, root, uncovered)
     for path in plan.through:
         _bind(path, root + path)
@@ -293,8 +294,6 @@ def enter(plan: OverlayPlan) -> list[str]:
 
 def _cover(layer: Layer, target: str, own_user: bool) -> bool:
     try:
-        if layer.lower != layer.path:  # a kept download: its directory does not exist yet
-            Path(target).mkdir(parents=True, exist_ok=True)
         mounts.mount_overlay(layer.lower, layer.directory, target, own_user=own_user)
     except OSError:
         return False
@@ -309,19 +308,37 @@ def _bind(path: str, target: str) -> None:
             raise  # no program runs without these
 
 
-def _place_files(plan: OverlayPlan, root: str) -> None:
+def _show_downloads(plan: OverlayPlan, root: str, uncovered: list[str]) -> None:
+    """Shows kept downloads where the script expects them. One that cannot be shown is downloaded again."""
+    layers = {layer.path: layer for layer in plan.layers if layer.lower != layer.path}
+    around = msgspec.structs.replace(plan, layers=[layer for layer in plan.layers if layer.lower == layer.path])
     for item in plan.kept:
-        if Path(item.tree).is_file():
-            target = Path(root + item.path)
+        if not covers(around, item.path, uncovered):
+            continue  # it would be created on the real disk
+        with contextlib.suppress(OSError):
+            target = _inside(root, item.path)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(item.tree, target)
+            if item.path in layers:
+                target.mkdir()
+                _cover(layers[item.path], str(target), plan.own_user)
+            elif Path(item.tree).is_file():
+                shutil.copy2(item.tree, target)
 
 
 def _lay_over(plan: OverlayPlan, root: str, uncovered: list[str]) -> None:
     for item in plan.over:
         if not covers(plan, item.path, uncovered):
             raise OSError(f"{item.path} would be changed for good")
-        shutil.copy2(item.tree, root + item.path)
+        shutil.copy2(item.tree, _inside(root, item.path))
+
+
+def _inside(root: str, path: str) -> Path:
+    """Returns where `path` is in the view. The view is not the root directory yet, so a link in it, such as one that a
+    kept download brings, leads to the real disk. Raises UnsafeFileError for a path through a link."""
+    target = root + path
+    if os.path.realpath(target) != os.path.realpath(root) + path:
+        raise UnsafeFileError("leads out of the trial's view through a link", Path(target))
+    return Path(target)
 
 
 def covers(plan: OverlayPlan, path: str, uncovered: list[str] | None = None) -> bool:

@@ -1,10 +1,14 @@
 """The index of saved sessions, in SQLite, with a row for each session that `history` lists. The session files are the
 source of truth, and the index is a copy of a few of their fields. Rows that are missing or out of date are read again
-from the files. A broken index is deleted and rebuilt; a session file is never deleted."""
+from the files. A broken index is deleted and rebuilt; a session file is never deleted.
+
+The index is in the user's cache and not in the project, because a project may be a clone and SQLite must not open files
+of another person: it runs their triggers, and it deletes any file that a planted journal names."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shlex
 import sqlite3
@@ -15,11 +19,13 @@ from typing import Final, TypeVar
 import msgspec
 
 from slipstream.records import IndexEntry, SessionGlance
+from slipstream.store.cache_folder import cache_folder, make_private_folder
+from slipstream.store.decoding import DamagedFileError, decode_msgpack
 from slipstream.store.safe_files import UnsafeFileError, check_directory, is_regular_file, read_file
 
-NAME: Final = "index.sqlite"
 SUFFIX: Final = ".msgpack"
 LIMIT_BYTES: Final = 1 << 30  # maximum size of a session; an hour of steps takes a few megabytes
+_LARGEST: Final = (1 << 63) - 1  # integer that SQLite stores
 _TIMEOUT_S: Final = 20.0  # for another process to finish its write
 _COLUMNS: Final = IndexEntry.__struct_fields__
 T = TypeVar("T")
@@ -60,15 +66,24 @@ def entries(folder: Path, limit: int | None = None, script: str = "") -> list[In
             f"SELECT {names} FROM sessions {wanted}ORDER BY modified_ns DESC, name DESC LIMIT ?",
             (*([script.lower()] if script else []), -1 if limit is None else limit),
         )
-        return [msgspec.convert(dict(zip(_COLUMNS, row, strict=True)), IndexEntry, strict=False) for row in rows]
+        try:
+            return [msgspec.convert(dict(zip(_COLUMNS, row, strict=True)), IndexEntry, strict=False) for row in rows]
+        except msgspec.ValidationError as error:
+            raise sqlite3.DatabaseError(f"a value of the wrong type: {error}") from None
 
     return _with_index(folder, read)
+
+
+def index_path(folder: Path) -> Path:
+    """Returns where the index of the sessions in `folder`/sessions is."""
+    key = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:32]
+    return cache_folder() / "history" / f"{key}.sqlite"
 
 
 def remember(path: Path) -> None:
     """Adds a session that was just saved. Errors are ignored, because the next call of `entries` finds the file."""
     ignored = contextlib.suppress(sqlite3.Error, OSError, NewerIndexError)
-    with ignored, _opened(path.parent.parent / NAME) as connection, connection:
+    with ignored, _opened(path.parent.parent) as connection, connection:
         _insert(connection, [_read_entry(path)])
 
 
@@ -100,34 +115,38 @@ def _version(connection: sqlite3.Connection) -> int:
 def _with_index(folder: Path, work: Callable[[sqlite3.Connection], T]) -> T:
     """Calls `work` with the index file, with a new file if the index is broken, or with an index in memory if no file
     can be used."""
-    path = folder / NAME
     if folder.is_dir():
         for _ in range(2):
             try:
-                with _opened(path) as connection:
+                with _opened(folder) as connection:
                     return work(connection)
-            except (NewerIndexError, UnsafeFileError):
+            except (NewerIndexError, OSError):
                 break
             except sqlite3.DatabaseError as error:
                 if isinstance(error, sqlite3.OperationalError) and not str(error).startswith("no such"):
                     break  # not broken, but read-only, on a full disk, or locked for too long
                 with contextlib.suppress(OSError):
-                    _delete_index(path)
+                    _delete_index(index_path(folder))
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         migrate(connection)
         return work(connection)
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """Opens the index. Raises UnsafeFileError for a link, because SQLite would follow it and open a file elsewhere."""
-    check_directory(path.parent)
+def _opened(folder: Path) -> Iterator[sqlite3.Connection]:
+    """Opens the index. Raises UnsafeFileError if the file may belong to somebody else, and for a link, because SQLite
+    would follow it."""
+    check_directory(folder)
+    path = index_path(folder)
+    make_private_folder(path.parent, folder.parent)
     for file in _index_files(path):
         if os.path.lexists(file) and not is_regular_file(file):
             raise UnsafeFileError("is not a regular file", file)
     with contextlib.closing(sqlite3.connect(path, timeout=_TIMEOUT_S)) as connection:
-        connection.execute("PRAGMA trusted_schema = OFF")  # the file may come from another person
+        connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA synchronous = NORMAL")  # rows lost in a power failure are read again from the files
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE type IN ('trigger', 'view')").fetchone():
+            raise sqlite3.DatabaseError("a trigger or a view, which no version of slipstream makes")
         migrate(connection)
         yield connection
 
@@ -167,14 +186,19 @@ def _catch_up(connection: sqlite3.Connection, folder: Path) -> None:
 def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
     try:
         listing = os.scandir(folder)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return
     with listing:
         for item in listing:
-            if item.name.endswith(SUFFIX) and item.is_file(follow_symlinks=False):
+            if item.name.endswith(SUFFIX) and item.is_file(follow_symlinks=False) and _is_text(item.name):
                 with contextlib.suppress(FileNotFoundError):
                     facts = item.stat(follow_symlinks=False)
                     yield item.name.removesuffix(SUFFIX), facts.st_size, facts.st_mtime_ns
+
+
+def _is_text(name: str) -> bool:
+    """Whether the name of a file can be stored and printed. Linux allows names that are not UTF-8."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _insert(connection: sqlite3.Connection, found: Iterable[IndexEntry]) -> None:
@@ -189,9 +213,13 @@ def _read_entry(path: Path) -> IndexEntry:
     facts = path.stat()
     entry = IndexEntry(path.name.removesuffix(SUFFIX), facts.st_size, facts.st_mtime_ns)
     try:
-        return _filled(entry, msgspec.msgpack.decode(read_file(path, LIMIT_BYTES), type=SessionGlance))
-    except (msgspec.MsgspecError, PermissionError):  # includes UnsafeFileError
+        filled = _filled(entry, decode_msgpack(read_file(path, LIMIT_BYTES), SessionGlance))
+    except FileNotFoundError:
+        raise
+    except (DamagedFileError, OSError):
         return msgspec.structs.replace(entry, is_readable=False)
+    is_storable = all(abs(value) <= _LARGEST for value in msgspec.structs.astuple(filled) if isinstance(value, int))
+    return filled if is_storable else msgspec.structs.replace(entry, is_readable=False)
 
 
 def _filled(entry: IndexEntry, glance: SessionGlance) -> IndexEntry:

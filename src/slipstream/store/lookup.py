@@ -26,7 +26,13 @@ def find_session(name: str, root: Path | None = None, *, is_timed: bool = False,
     if name.endswith(SUFFIX):  # a file that is not here: a saved session, or reading it fails later
         saved = root / FOLDER / "sessions" / name
         return saved if saved.is_file() else Path(name)
-    known = [entry for entry in entries(root / FOLDER) if entry.is_readable]
+    listed = entries(root / FOLDER)
+    known = [entry for entry in listed if entry.is_readable]
+    if listed and not known:
+        raise StorageError(
+            f"No file in {root / FOLDER / 'sessions'} is a session that this version reads, for example"
+            f" {listed[0].name + SUFFIX!r}. Make one: slipstream check train.py"
+        )
     if not known:
         raise StorageError(f"No session is saved in {root / FOLDER}. Make one: slipstream check train.py")
     timed = ([entry for entry in known if entry.step_ms is not None] if is_timed else []) or known

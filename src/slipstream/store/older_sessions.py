@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from slipstream.records import SCHEMA, Session
+from slipstream.store.decoding import decode_msgpack, one_error
 
 _IDLE_GPU: Final = "The device is the CPU although a GPU is present"
 _NO_OVERLAY: Final = "No throw-away file system"
@@ -24,10 +25,11 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 def decode_session(data: bytes) -> Session:
-    """Decodes a session file. Raises msgspec.MsgspecError if it is none."""
-    if msgspec.msgpack.decode(data, type=_Version).schema >= SCHEMA:
-        return msgspec.msgpack.decode(data, type=Session)
-    return msgspec.convert(_upgraded(msgspec.msgpack.decode(data)), Session)
+    """Decodes a session file. Raises DamagedFileError if it is none."""
+    if decode_msgpack(data, _Version).schema >= SCHEMA:
+        return decode_msgpack(data, Session)
+    with one_error():
+        return msgspec.convert(_upgraded(msgspec.msgpack.decode(data)), Session)
 
 
 def _upgraded(session: dict[str, Any]) -> dict[str, Any]:

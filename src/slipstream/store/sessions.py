@@ -13,6 +13,7 @@ import psutil
 
 from slipstream.launch.target import file_stem
 from slipstream.records import SCHEMA, Session, SpeedTest
+from slipstream.store.decoding import DamagedFileError, decode_msgpack
 from slipstream.store.index import LIMIT_BYTES, SUFFIX, remember
 from slipstream.store.older_sessions import decode_session
 from slipstream.store.safe_files import is_regular_file, open_directory, publish_file, read_file, write_file
@@ -82,7 +83,7 @@ def load_session(path: Path) -> Session:
         raise StorageError(f"The session {str(path)!r} cannot be read: {error.strerror}.") from None
     try:
         return decode_session(data)
-    except msgspec.MsgspecError as error:
+    except DamagedFileError as error:
         raise StorageError(
             f"{str(path)!r} is not a session that this version reads (it reads schema {SCHEMA}): {error}."
         ) from None
@@ -114,10 +115,10 @@ def save_speedtest(test: SpeedTest, root: Path | None = None) -> Path:
 def load_speedtest(root: Path | None = None) -> SpeedTest:
     path = (root or Path.cwd()) / FOLDER / _SPEEDTEST
     try:
-        return msgspec.msgpack.decode(read_file(path, LIMIT_BYTES), type=SpeedTest)
+        return decode_msgpack(read_file(path, LIMIT_BYTES), SpeedTest)
     except FileNotFoundError:
         raise StorageError(f"No speed test is saved in {path.parent}. Make one: slipstream machine") from None
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, DamagedFileError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise StorageError(
             f"{str(path)!r} cannot be read: {reason}. Replace it with a new one: slipstream machine"

@@ -10,6 +10,7 @@ import msgspec
 
 from slipstream.recipe.script_digest import files_digest, script_digest
 from slipstream.records import Recipe, Session, Verdict
+from slipstream.store.decoding import DamagedFileError, one_error
 from slipstream.store.safe_files import append_file, open_directory, read_file, write_file
 from slipstream.tuning.options import TuneOptions
 
@@ -107,8 +108,9 @@ def _read(path: Path) -> list[Header | Decided | FinishedRecipe]:
         return entries
     for line in lines:
         try:
-            entries.append(msgspec.json.decode(line, type=Header | Decided | FinishedRecipe))
-        except msgspec.MsgspecError:
+            with one_error():
+                entries.append(msgspec.json.decode(line, type=Header | Decided | FinishedRecipe))
+        except DamagedFileError:
             break
     return entries
 

@@ -9,8 +9,8 @@ import pytest
 
 from slipstream.data.images import cache_budget as room
 from slipstream.data.images.cache_budget import CacheBudget, CacheMeter
-from slipstream.data.images.cache_folder import cache_folder
 from slipstream.data.images.pixel_store import key_of
+from slipstream.store.cache_folder import cache_folder
 
 
 def made(folder: Path, memory_bytes: int, num_samples: int) -> tuple[CacheBudget, list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -200,3 +201,8 @@ def test_a_profile_that_is_gone_or_broken_is_left_out(session: Session, tmp_path
     assert to_trace(found) == to_trace(session)
     (tmp_path / "torn.json.gz").write_bytes(gzip.compress(b"{}" * 500)[:20])
     assert read_profile(TorchProfile(str(tmp_path / "torn.json.gz"), "mark", 0, 3)) is None
+    os.mkfifo(tmp_path / "pipe.json")
+    for name in ("/dev/zero", str(tmp_path / "pipe.json"), "a\0b"):
+        assert read_profile(TorchProfile(name, "mark", 0, 3)) is None
+    for data in (b"[" * 200_000, b'{"traceEvents": [{"ph": "\xff"}]}', b'{"other": ' + b"[" * 200_000):
+        assert profile_slices(TorchProfile("", "mark", 0, 3), data) == []

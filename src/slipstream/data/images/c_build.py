@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from slipstream.data.images.cache_folder import cache_folder
+from slipstream.store.cache_folder import cache_folder
 from slipstream.store.safe_files import is_private
 
 _COMPILED = "compiled"

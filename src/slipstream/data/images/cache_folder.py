@@ -17,7 +17,8 @@ from zlib import crc32
 import msgspec
 import psutil
 
-VARIABLE: Final = "SLIPSTREAM_CACHE"
+from slipstream.store.cache_folder import cache_folder
+
 SUFFIX: Final = ".pixels"
 UNFINISHED: Final = ".partial"
 _IMAGES: Final = "images"
@@ -60,15 +61,6 @@ def read_facts(head: bytes) -> ImageFacts | None:
 
 
 # --- the folder ------------------------------------------------------------------------------------------------------
-
-
-def cache_folder() -> Path:
-    """$SLIPSTREAM_CACHE, or slipstream in the user's cache."""
-    named = os.environ.get(VARIABLE)
-    if named:
-        return Path(named).expanduser()
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "slipstream"
 
 
 def images_folder() -> Path:

@@ -60,7 +60,7 @@ def _text(text: str) -> dict[str, Any]:
 def _seconds(created: str) -> float:
     try:
         return datetime.fromisoformat(created).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
 
 

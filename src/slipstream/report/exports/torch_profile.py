@@ -8,6 +8,7 @@ without it.
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from slipstream.records import TorchProfile
+from slipstream.store.decoding import DamagedFileError, one_error
+from slipstream.store.safe_files import read_file
 
 FIRST_PROCESS: Final = 10  # process ids of the trace; torch's processes and devices start here
 MOST_SLICES: Final = 60_000
@@ -42,14 +45,18 @@ class _Document(msgspec.Struct):
 
 
 def read_profile(profile: TorchProfile) -> bytes | None:
+    """Reads the file that a session names. The session may come from anyone, so the path may be a device, and the file
+    may unpack to any size."""
     path = Path(profile.path)
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return None
-        data = path.read_bytes()
-        return gzip.decompress(data) if path.suffix == ".gz" else data
-    except (OSError, EOFError, zlib.error):
+        data = read_file(path, _MOST_BYTES, may_be_link=True)
+        if path.suffix != ".gz":
+            return data
+        with gzip.open(io.BytesIO(data)) as file:
+            unpacked = file.read(_MOST_BYTES + 1)
+    except (OSError, EOFError, ValueError, zlib.error):
         return None
+    return unpacked if len(unpacked) <= _MOST_BYTES else None
 
 
 def profile_slices(profile: TorchProfile, data: bytes | None, most: int = MOST_SLICES) -> list[Slice]:
@@ -57,8 +64,9 @@ def profile_slices(profile: TorchProfile, data: bytes | None, most: int = MOST_S
     placed then.
     """
     try:
-        events = msgspec.json.decode(data or b"{}", type=_Document).traceEvents
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        with one_error():
+            events = msgspec.json.decode(data or b"{}", type=_Document).traceEvents
+    except DamagedFileError:
         return []
     spans = [event for event in events if event.ph == "X" and isinstance(event.tid, int)]
     mark = next((event for event in spans if event.name == profile.mark), None)

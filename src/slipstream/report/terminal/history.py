@@ -19,6 +19,7 @@ _ALIGN = "lllllrrll"
 # Width of the console; on a narrower one these columns are left out.
 _NEEDS = {"when": 120, "samples/s": 100, "bound": 100}
 _FEWEST = 12  # width of the script's column
+_MOST_NAMED = 5  # files that are not sessions
 _NOTHING = str(Recipe())
 
 
@@ -46,8 +47,9 @@ def _lines(entries: Sequence[IndexEntry], ink: ConsoleStyle) -> Iterator[Text]:
     yield from rows([headings, *cells], "".join(_ALIGN[index] for index in columns), ink, indent=1)
     for entry in [entry for entry in readable if entry.ratio][:1]:
         yield from ink.wrap(f"{entry.name} kept: {entry.recipe}", 1, "dim")
-    if num_lost := len(entries) - len(readable):
-        yield from ink.wrap(f"{plural(num_lost, 'file')} could not be read as a session.", 1, "dim")
+    if lost := [entry.name for entry in entries if not entry.is_readable]:
+        named = ", ".join([*lost[:_MOST_NAMED], *(["..."] if len(lost) > _MOST_NAMED else [])])
+        yield from ink.wrap(f"{plural(len(lost), 'file')} could not be read as a session: {named}", 1, "dim")
 
 
 def _cells(entry: IndexEntry, ink: ConsoleStyle) -> list[str]:
@@ -69,7 +71,7 @@ def _moment(created: str) -> str:
     """The time in the reader's time zone. The session stores it in UTC."""
     try:
         return datetime.fromisoformat(created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    except ValueError:
+    except (ValueError, OverflowError):  # no time, or in a year that the calendar does not have
         return ""
 
 
