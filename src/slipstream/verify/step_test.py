@@ -36,9 +36,9 @@ REORDERED = Allowance(times=30, times_together=30, floor=0.03, floor_together=0.
 
 
 def approximate(precision: Precision) -> Allowance:
-    """Eight is twice the largest error of bf16 autocast, relative to the prediction, that was seen for one tensor (2.2 in
-    benchmarks/numerics_errors.py, 3.9 in tests/verify): some kernels also sum in bf16, which the noise does not predict.
-    All tensors together are close to the prediction."""
+    """Eight is twice the largest error of bf16 autocast, relative to the prediction, that was seen for one tensor
+    (2.2 in benchmarks/numerics_errors.py, 3.9 in tests/verify): some kernels also sum in bf16, which the noise does
+    not predict. All tensors together are close to the prediction."""
     u = ROUNDOFF[precision]
     return Allowance(times=8, times_together=2, floor=8 * u, floor_together=2 * u, later=1)
 
