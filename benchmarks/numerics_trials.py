@@ -271,7 +271,10 @@ class _Runner:
         record = self._backend.leave(spec.ident)
         seconds = time.monotonic() - start_s
         step_s = min((timing.step_s for timing in record.timings if timing.num_steps), default=0.0)
-        trial = Trial(plan.key, record.fingerprint, seconds, step_s, record.changes, record.declined, failure)
+        changes, declined = ([str(note) for note in notes] for notes in (record.changes, record.declined))
+        trial = Trial(
+            plan.key, record.fingerprint, seconds, step_s, changes, declined, failure.detail if failure else ""
+        )
         self._records.save(trial)
         print(f"{self._told} {plan.key}: {seconds:.1f} s{_ending(trial)}", file=sys.stderr, flush=True)
         return trial
