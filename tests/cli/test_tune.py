@@ -16,12 +16,14 @@ import pytest
 from click.testing import CliRunner
 
 from slipstream.cli.group import slipstream
-from slipstream.cli.tune import Request, _give, show_failed_check
+from slipstream.cli.tune import Request, _give, show_failed_check, tune_until_interrupted
 from slipstream.recipe.file import read_recipe
 from slipstream.records import Ending, Recipe, Session
 from slipstream.store.sessions import latest, load_session, save_session
+from slipstream.supervise.signals import EndedBySignal
 from slipstream.testing.made_sessions import made_session
 from slipstream.testing.made_verdicts import tuned
+from slipstream.workflows.tune import journal_of
 
 TRAIN = """
 import torch
@@ -88,6 +90,26 @@ def test_after_an_interruption_no_process_is_left_and_the_session_is_saved(here:
     assert "interrupted; " in err and "run the same command again" in err and "Traceback" not in out + err
     assert not psutil.wait_procs(below, timeout=5)[1]
     assert not (here / "slipstream.toml").exists() and latest(here) is not None
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_terminated_tuning_says_what_was_kept_and_how_to_continue(
+    here: Path, kept: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = Request(["train.py"])
+    journal = journal_of(request.script)
+
+    def end(_: Request) -> int:
+        if kept:
+            journal.parent.mkdir(parents=True)
+            journal.write_text("{}\n{}\n")
+        raise EndedBySignal(signal.SIGTERM)
+
+    monkeypatch.setattr("slipstream.cli.tune._tune", end)
+    assert tune_until_interrupted(request) == 143
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("slipstream: ended by SIGTERM; ") and "run the same command again" in line
+    assert (os.path.relpath(journal) in line) == kept
 
 
 def test_the_recipe_is_written_to_the_given_file(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
