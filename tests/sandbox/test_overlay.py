@@ -152,6 +152,8 @@ def test_usual_caches_pass_through_if_the_home_folder_is_the_working_directory(
     passed = overlay.cache_directories([tmp_path])
     assert str(tmp_path / ".cache") in passed and str(tmp_path / "other") not in passed
     assert overlay.covered_caches([tmp_path]) == [("HF_HOME", str(tmp_path / "other"))]
+    (tmp_path / ".cache" / "project").mkdir()
+    assert str(tmp_path / ".cache") not in overlay.cache_directories([tmp_path, tmp_path / ".cache" / "project"])
 
 
 def test_no_usual_cache_passes_through_inside_the_working_directory(

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from slipstream.sandbox import mounts
-from slipstream.sandbox.overlap import contains, is_below, is_same, overlap
+from slipstream.sandbox.overlap import Overlaps, is_below, is_same
 
 PROBE_PREFIX: Final = "slipstream-probe-"  # then the id of the process
 _PASS_THROUGH: Final = ("/proc", "/sys", "/dev", "/run")
@@ -189,20 +189,20 @@ def _caches(protected: Sequence[Path]) -> Iterator[str]:
     """Yields the cache directories that are passed through, existing or not. A folder that overlaps with a protected
     folder is left out, with one exception: if the home folder itself is protected, its usual folders are passed
     through, because they contain only caches."""
-    for _, path in _named_caches():
-        if not any(overlap(path, folder) for folder in protected):
+    overlaps, home = Overlaps(), os.path.realpath(Path.home())
+
+    def is_outside(path: str, folder: Path, *, may_be_in_home: bool = False) -> bool:
+        if may_be_in_home and is_same(home, folder):
+            return not overlaps.contains(path, folder)
+        return not overlaps.overlap(path, folder)
+
+    for path in [*(path for _, path in _named_caches()), _compiled_kernels()]:
+        if all(is_outside(path, folder) for folder in protected):
             yield path
-    home = os.path.realpath(Path.home())
     for path in _home_caches():
         is_link = os.path.realpath(path) != path
-        if not any(
-            contains(path, folder) if is_same(home, folder) and not is_link else overlap(path, folder)
-            for folder in protected
-        ):
+        if all(is_outside(path, folder, may_be_in_home=not is_link) for folder in protected):
             yield path
-    kernels = _compiled_kernels()
-    if not any(overlap(kernels, folder) for folder in protected):
-        yield kernels
 
 
 def covered_caches(protected: Sequence[Path]) -> list[tuple[str, str]]:
