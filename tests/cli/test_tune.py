@@ -108,7 +108,7 @@ def test_a_terminated_tuning_says_what_was_kept_and_how_to_continue(
     monkeypatch.setattr("slipstream.cli.tune._tune", end)
     assert tune_until_interrupted(request) == 143
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("slipstream: ended by SIGTERM; ") and "run the same command again" in line
+    assert line.startswith("slipstream: ended by SIGTERM; ") and "run the same command" in line
     assert (os.path.relpath(journal) in line) == kept
 
 

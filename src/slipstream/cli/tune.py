@@ -176,16 +176,19 @@ def tune_until_interrupted(request: Request) -> int:
         _say("interrupted; no file was changed. To continue with what was decided so far, run the same command again.")
         return 130
     except EndedBySignal as ended:
-        _say(f"ended by {ended.name}; {_kept_in_journal(request)} To continue from there, run the same command again.")
+        _say(f"ended by {ended.name}; {_kept_in_journal(request)}")
         return ended.exit_code
 
 
 def _kept_in_journal(request: Request) -> str:
     journal = journal_of(request.script)
-    is_begun = journal.is_file() and len(journal.read_bytes().splitlines()) > 1  # the first line says what was tuned
-    if not is_begun:
-        return f"nothing was decided yet, and no {request.recipe_path} was written."
-    return f"what was decided so far is kept in {os.path.relpath(journal)}, and no {request.recipe_path} was written."
+    has_verdicts = journal.is_file() and len(journal.read_bytes().splitlines()) > 1  # the first line is the header
+    if not has_verdicts:
+        return f"nothing was decided yet, and no {request.recipe_path} was written. To start again, run the same command."
+    return (
+        f"what was decided so far is kept in {os.path.relpath(journal)}, and no {request.recipe_path} was written."
+        " To continue from there, run the same command again."
+    )
 
 
 def _tune(request: Request) -> int:

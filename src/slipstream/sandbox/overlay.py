@@ -88,6 +88,13 @@ def _places() -> list[Path]:
 def _try_in_child(parent: Path, own_user: bool) -> str:
     """Mounts an overlay once, in a child process that then ends. Returns the reason if this fails, else ""."""
     workspace = Path(tempfile.mkdtemp(prefix=f"{PROBE_PREFIX}{os.getpid()}-", dir=parent))
+    try:
+        return _mount_in_child(workspace, own_user)
+    finally:
+        remove(workspace)
+
+
+def _mount_in_child(workspace: Path, own_user: bool) -> str:
     for name in ("u", "w", "root"):
         (workspace / name).mkdir()
     reader, writer = os.pipe()
@@ -107,7 +114,6 @@ def _try_in_child(parent: Path, own_user: bool) -> str:
     with open(reader, "rb") as pipe:
         reason = pipe.read().decode(errors="replace")
     os.waitpid(child, 0)
-    remove(workspace)
     return reason
 
 
