@@ -182,13 +182,12 @@ def tune_until_interrupted(request: Request) -> int:
 
 def _kept_in_journal(request: Request) -> str:
     journal = journal_of(request.script)
+    no_recipe = f"no {request.recipe_path} was written"
     has_verdicts = journal.is_file() and len(journal.read_bytes().splitlines()) > 1  # the first line is the header
     if not has_verdicts:
-        return f"nothing was decided yet, and no {request.recipe_path} was written. To start again, run the same command."
-    return (
-        f"what was decided so far is kept in {os.path.relpath(journal)}, and no {request.recipe_path} was written."
-        " To continue from there, run the same command again."
-    )
+        return f"nothing was decided yet, and {no_recipe}. To start again, run the same command."
+    kept = f"what was decided so far is kept in {os.path.relpath(journal)}, and {no_recipe}."
+    return f"{kept} To continue from there, run the same command again."
 
 
 def _tune(request: Request) -> int:

@@ -205,8 +205,8 @@ def _collect(run: _CheckRun, options: CheckOptions, cwd: Path, workspace: Worksp
     run.written += [path for path, _ in overlay.written(plan)]
     run.passed_through = [path for path in plan.through if not is_below(path, str(workspace.path))]
     run.notes += [
-        f"The cache {path} ({name}) is where the script or its working directory is: what was written there was thrown"
-        " away, too."
+        f"The cache {path} ({name}) overlaps with the script's folder or the working directory: what was written there"
+        " was thrown away, too."
         for name, path in overlay.covered_caches(protected_folders(cwd, options.script))
     ]
 
