@@ -20,6 +20,7 @@ from slipstream.cli.tune import Request, _give, show_failed_check, tune_until_in
 from slipstream.recipe.file import read_recipe
 from slipstream.records import Ending, Recipe, Session
 from slipstream.store.sessions import latest, load_session, save_session
+from slipstream.supervise.race import ENTRY
 from slipstream.supervise.signals import EndedBySignal
 from slipstream.testing.made_sessions import made_session
 from slipstream.testing.made_verdicts import tuned
@@ -72,6 +73,13 @@ def test_a_real_tuning_from_check_to_report(here: Path) -> None:
     assert path is not None and load_session(path).command == "tune"
 
 
+def is_trial(process: psutil.Process) -> bool:
+    try:
+        return ENTRY in process.cmdline()
+    except psutil.Error:  # it has ended
+        return False
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the processes are found through /proc")
 def test_after_an_interruption_no_process_is_left_and_the_session_is_saved(here: Path) -> None:
     (here / "train.py").write_text(TRAIN)
@@ -82,8 +90,9 @@ def test_after_an_interruption_no_process_is_left_and_the_session_is_saved(here:
     process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True)
     assert process.stderr is not None
     assert any(line.startswith(" check     ") and "a step" in line for line in process.stderr)  # the races begin
-    while not (below := psutil.Process(process.pid).children(recursive=True)):
-        time.sleep(0.05)
+    while not any(map(is_trial, psutil.Process(process.pid).children())):
+        time.sleep(0.05)  # other children only find out whether overlays are possible
+    below = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group too
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
