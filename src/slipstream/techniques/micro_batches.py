@@ -7,8 +7,7 @@ batch. Hurts the step time: every forward pass runs twice, small pieces keep a d
 of dropout are assigned operator by operator.
 
 The technique declines for models in which samples depend on each other (batch norm), models that return their own loss,
-and models that change their own tensors, numbers, lists or dictionaries while they compute. A change inside another
-object, or of a list that keeps its length, is not noticed; such code runs once for each piece and pass.
+and models that change their tensors, their numbers or the length of a list. Other changes of state are not noticed.
 """
 
 from __future__ import annotations
