@@ -252,7 +252,8 @@ class Made(Indexed):
     """Its samples are computed."""
 
     def __getitem__(self, index: int) -> Any:
-        return self.data[index] + 1
+        row = self.data[index]
+        return torch.stack([row, -row])
 
 
 ODD: dict[str, Callable[[], Any]] = {"dead proxy": make_dead_proxy, "lazy": Lazy, "closed": Closed}
@@ -334,7 +335,7 @@ class Frames(Indexed):
     """Its transform is written for one image and is mapped over two."""
 
     def __getitem__(self, index: int) -> Any:
-        frames = self.data[index].expand(2, 40, 40, 3)
+        frames = self.data[index].expand(2, 40, 40, 3).clone()
         return torch.func.vmap(lambda frame: frame.permute(2, 0, 1).contiguous())(frames)
 
 
