@@ -70,15 +70,22 @@ class ArrayConversion:
     def _parting(self, original: Method) -> Method:
         @functools.wraps(original)
         def contiguous(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if args or kwargs or not is_interleaved(tensor) or not self._spot_check.has(_PARTING):
-                return original(tensor, *args, **kwargs)
-            made = self._planes.part(tensor)
-            self._on_use()
-            if self._spot_check.wants_proof(_PARTING):
+            made = None if args or kwargs else self._try_parting(tensor)
+            if made is not None and self._spot_check.wants_proof(_PARTING):
                 return self._prove(_PARTING, made, original(tensor), torch.equal)
-            return made
+            return original(tensor, *args, **kwargs) if made is None else made
 
         return contiguous
+
+    def _try_parting(self, tensor: Any) -> torch.Tensor | None:
+        try:
+            if not is_interleaved(tensor) or not self._spot_check.has(_PARTING) or _is_intercepted():
+                return None
+            made = self._planes.part(tensor)
+            self._on_use()
+            return made
+        except Exception:  # for example a tensor without memory of its own, as inside torch.func.vmap
+            return None
 
     def _prove(self, kind: int, made: Any, wanted: Any, is_same: Callable[[Any, Any], bool]) -> Any:
         """Compare our result with the original one, and return the original one."""
@@ -135,9 +142,14 @@ class PlaneKernel:
 
     def part(self, pixels: torch.Tensor) -> torch.Tensor:
         """The result of `contiguous` for a tensor that `is_interleaved`."""
-        planes = torch.empty(pixels.shape, dtype=torch.uint8)
+        planes = torch.empty(pixels.shape, dtype=torch.uint8, device="cpu")
         self._part(planes.data_ptr(), pixels.data_ptr(), pixels.shape[1] * pixels.shape[2])
         return planes
+
+
+def _is_intercepted() -> bool:
+    """Whether a mode is active that handles torch's operators in its own way, such as one that makes fake tensors."""
+    return bool(torch._C._len_torch_dispatch_stack())
 
 
 def is_interleaved(tensor: Any) -> bool:

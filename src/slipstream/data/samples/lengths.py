@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from slipstream.data.samples.hugging_face import is_hugging_face
 from slipstream.data.workers.dataset_fingerprint import difference, look
 from slipstream.data.workers.dataset_generators import generators_of
 from slipstream.data.workers.worker_blockers import obstacle
@@ -83,8 +84,7 @@ def _measure(dataset: Any, most_s: float) -> Any:
 
 
 def _has_columns(dataset: Any) -> bool:
-    is_hugging_face = type(dataset).__module__.startswith("datasets.")
-    return is_hugging_face and _TOKENS in (getattr(dataset, "column_names", None) or ())
+    return is_hugging_face(dataset) and _TOKENS in (getattr(dataset, "column_names", None) or ())
 
 
 def _columns(dataset: Any, most_s: float) -> list[int]:
