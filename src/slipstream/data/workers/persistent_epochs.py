@@ -57,8 +57,8 @@ class LoaderEpochs:
         for name in ("_reset", "_next_data", "_try_put_index", "_shutdown_workers"):
             if not hasattr(iterator, name):
                 raise NotImplementedError(f"this torch has no {iterator.__name__}.{name}")
-        patches.around(DataLoader, "__init__", "epochs.init", None, self._after_init)
-        patches.around(DataLoader, "__iter__", "epochs.iter", self._before_iter, _nothing)
+        patches.around(DataLoader, "__init__", "persistent_epochs.init", None, self._after_init)
+        patches.around(DataLoader, "__iter__", "persistent_epochs.iter", self._before_iter, _nothing)
         patches.replace(DataLoader, "_get_iterator", self._starting(DataLoader._get_iterator))
         patches.replace(iterator, "_reset", self._resetting(iterator._reset))
         patches.replace(iterator, "_next_data", self._asking(iterator._next_data))
