@@ -157,7 +157,9 @@ class ReadAhead:
         check_arguments()
         patches.around(_BaseDataLoaderIter, "__init__", "read_ahead.iterator", self._before, _after)
         patches.replace(_BaseDataLoaderIter, "_next_index", _drawing(_BaseDataLoaderIter._next_index))
-        patches.around(_SingleProcessDataLoaderIter, "_next_data", "read_ahead.batch", _before_batch, _after_batch, _drop)
+        patches.around(
+            _SingleProcessDataLoaderIter, "_next_data", "read_ahead.batch", _before_batch, _after_batch, _drop
+        )
         patches.replace(worker, "_worker_loop", self._loop)
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
