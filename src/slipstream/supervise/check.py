@@ -1,5 +1,5 @@
-"""The parent's side of `check`. It starts the trial, relays its terminal, reads its messages, ends it if necessary, and
-leaves nothing behind. It returns the session as it was recorded and draws no conclusions.
+"""The parent's side of `check`. It starts the trial, forwards its terminal output, reads its messages and ends it if
+necessary. It leaves nothing behind. It returns the session as it was recorded and draws no conclusions.
 
 It also copies torch's own recording of the observed step to where the user wants it: the profile or, for `memory`, the
 memory snapshot. Both can be opened in torch's viewers."""

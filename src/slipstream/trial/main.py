@@ -22,7 +22,7 @@ from slipstream.sandbox import downloads, mounts, offline_trackers, overlay, ove
 from slipstream.sandbox.overlap import is_below
 from slipstream.seams.import_hooks import ImportHooks
 from slipstream.seams.user_code import claim
-from slipstream.trial import child_processes, shutdown
+from slipstream.trial import child_processes, exit_deadline
 from slipstream.trial.forked import ForkSafety, refuse
 from slipstream.trial.lifecycle import TrialSettings, start_run
 from slipstream.trial.recipe_protocol import ApplyRecipe
@@ -80,7 +80,7 @@ def main(ticket_path: str, apply_recipe: ApplyRecipe | None = None, fork_safety:
     elif not is_covered:
         _redirect(ticket, run.import_hooks)
     child_processes.follow(run)
-    shutdown.limit_stopping(run)
+    exit_deadline.limit_stopping(run)
 
     def leave(ending: Ending) -> None:
         child_processes.unfollow(run)

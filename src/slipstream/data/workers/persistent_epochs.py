@@ -60,10 +60,10 @@ class LoaderEpochs:
         for name in ("_reset", "_next_data", "_try_put_index", "_shutdown_workers"):
             if not hasattr(iterator, name):
                 raise NotImplementedError(f"this torch has no {iterator.__name__}.{name}")
-        self._look = patches.guard("epochs.look", lambda dataset: look(dataset, 1))
-        self._watch = patches.guard("epochs.watch", self._watch_dataset)
-        patches.around(DataLoader, "__init__", "epochs.init", None, self._after_init)
-        patches.around(DataLoader, "__iter__", "epochs.iter", self._before_iter, _nothing)
+        self._look = patches.guard("persistent_epochs.look", lambda dataset: look(dataset, 1))
+        self._watch = patches.guard("persistent_epochs.watch", self._watch_dataset)
+        patches.around(DataLoader, "__init__", "persistent_epochs.init", None, self._after_init)
+        patches.around(DataLoader, "__iter__", "persistent_epochs.iter", self._before_iter, _nothing)
         patches.replace(DataLoader, "_get_iterator", self._starting(DataLoader._get_iterator))
         # Torch ends the workers of an iterator whose start failed, but sets the attribute at the end of the start.
         patches.replace(iterator, "_workers_status", _Available())
