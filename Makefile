@@ -66,6 +66,7 @@ promises: $(READY)
 	SLIPSTREAM_EVERY=1 $(BIN)/python -m pytest tests/promises tests/zoo tests/techniques tests/supervise/test_script_shapes.py
 
 # PEERS: the python of an environment with other loaders (see benchmarks/loaders.py); without it they are left out.
+# PUBLIC: a folder of public training scripts (see benchmarks/numerics_errors.py); without it they are left out.
 bench: $(READY)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py
@@ -90,6 +91,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/kept_promise.py
 	$(BIN)/python benchmarks/patched.py
 	$(BIN)/python benchmarks/near_best.py
+	$(BIN)/python benchmarks/numerics_errors.py $(if $(PUBLIC),--public $(PUBLIC))
 
 # Rewrites the parts of docs/ that come from the code, and builds the site into site/. A warning is an error.
 docs: $(VENV)/.ready-docs

@@ -354,6 +354,11 @@ def test_beyond_the_horizon_only_the_level_counts() -> None:
     assert fault is not None and fault.kind == "level" and fault.last_step >= 120
 
 
+def test_a_redraw_of_few_steps_is_not_decided() -> None:
+    verdict = check("redrawn", made_fingerprint(num_steps=7, seed=9))
+    assert verdict.is_sound is None and verdict.basis == "no_common_step"
+
+
 def test_another_draw_is_redrawn_and_nothing_stricter() -> None:
     other = made_fingerprint(seed=9)
     assert check("redrawn", other).is_sound

@@ -11,7 +11,6 @@ import msgspec
 
 from slipstream.records import (
     RANDOM_DRAWS,
-    ROUNDOFF,
     Fingerprint,
     Numerics,
     NumericsBasis,
@@ -19,10 +18,11 @@ from slipstream.records import (
     NumericsFault,
     Precision,
 )
-from slipstream.verify.step_test import REORDERED, Allowance, StepTest, approximate
+from slipstream.verify.step_test import StepTest, allowance_of
 from slipstream.verify.trajectory import (
     LEVEL_WINDOWS,
     MIN_REFERENCES,
+    WINDOW_STEPS,
     CurveKey,
     LossWindow,
     added_up,
@@ -131,16 +131,11 @@ class _CandidateCheck:
         references = [*self._controls.seeds, *self._own_spread]
         if len(references) < MIN_SEEDS:
             return self._undecided("no_seeds")
+        if max(len(common_steps(*pair)) for pair in self._pairs.values()) < WINDOW_STEPS:
+            return self._undecided("no_common_step")
         fault = self._find_level_fault(references, {})
         fault = fault or find_metric_fault(self._base, self._candidate, self._controls.repeat, references)
         return self._decided("curve", fault)
-
-    @property
-    def allowance(self) -> Allowance:
-        """Where the script itself computes in bf16 or fp16, other rounding is rounding of that precision."""
-        named = [self._precision, *(draw.own_precision for draw in self._controls.rounding)]
-        coarsest = max(named, key=lambda precision: ROUNDOFF[precision])
-        return REORDERED if coarsest == "fp32" else approximate(coarsest)
 
     def _by_tensors(self) -> Numerics:
         """Judges a candidate with the same batches and the same mathematics by gradients, updates, buffers and
@@ -150,7 +145,8 @@ class _CandidateCheck:
             return self._undecided("no_gradient")
         if len(draws) < RANDOM_DRAWS:  # fewer do not show how far chance goes
             return self._undecided("no_control")
-        step_test = StepTest(self._base, self._candidate, draws, self.allowance)
+        allowance = allowance_of(self._precision, self._controls.rounding)
+        step_test = StepTest(self._base, self._candidate, draws, allowance)
         facts = {
             "worst_gradient": step_test.worst_gradient,
             "num_tensors": len(step_test.tensors),
@@ -165,7 +161,7 @@ class _CandidateCheck:
         ends: dict[CurveKey, int] = {}
         fault = None
         for key, (ours, theirs) in self._pairs.items():
-            horizon = find_horizon(ours, curves_of(draws, key), self.allowance.times)
+            horizon = find_horizon(ours, curves_of(draws, key), allowance.times)
             fault = fault or horizon.find_fault(ours, theirs)
             ends[key] = horizon.num_steps
         references = [*draws, *self._controls.seeds]
@@ -216,8 +212,8 @@ def loss_windows(
     from there on. For display: windows of the same kind are joined."""
     ours, theirs = pairs_of(base, candidate)[key]
     draws = curves_of(controls.rounding, key)
-    check = _CandidateCheck(numerics.claimed, base, candidate, controls, numerics.precision)
-    horizon = find_horizon(ours, draws if numerics.basis == "tensors" else [], check.allowance.times)
+    times = allowance_of(numerics.precision, controls.rounding).times
+    horizon = find_horizon(ours, draws if numerics.basis == "tensors" else [], times)
     references = [*draws, *curves_of(controls.seeds, key)]
     return [
         *horizon.loss_windows(ours, theirs, LEVEL_WINDOWS),

@@ -138,10 +138,10 @@ def find_horizon(base: Curve, draws: Sequence[Curve], times: float) -> Horizon:
 def level_windows(base: Curve, candidate: Curve, references: Sequence[Curve], from_step: int = 0) -> list[LossWindow]:
     """Compares the candidate's mean loss in each window with those of the base and of the references, which are correct
     trainings. The limit is that of a t-test of one training against all of these. It is infinite with too few
-    references."""
+    references. Without steps for one window there is none."""
     steps = [step for step in common_steps(base, candidate) if step >= from_step and math.isfinite(candidate[step])]
     correct = [base, *references]
-    windows = _windows(steps, LEVEL_WINDOWS)
+    windows = _windows(steps, LEVEL_WINDOWS) if len(steps) >= WINDOW_STEPS else []
     levels = []
     for window in windows:
         known = [curve for curve in correct if all(math.isfinite(curve.get(step, math.nan)) for step in window)]

@@ -7,7 +7,7 @@ from slipstream.records import Numerics, NumericsBasis, NumericsFault
 
 _MISSING: dict[NumericsBasis, str] = {
     "no_loss": "no loss was seen",
-    "no_common_step": "no step was seen in both trials",
+    "no_common_step": "too few steps were seen in both trials",
     "no_gradient": "no gradient was seen in both trials",
     "no_control": "the rounding control did not run long enough to show what rounding does to this training",
     "no_seeds": "the controls with other seeds did not run long enough to show what chance does to this training",
