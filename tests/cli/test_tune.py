@@ -16,12 +16,15 @@ import pytest
 from click.testing import CliRunner
 
 from slipstream.cli.group import slipstream
-from slipstream.cli.tune import Request, _give, show_failed_check
+from slipstream.cli.tune import Request, _give, show_failed_check, tune_until_interrupted
 from slipstream.recipe.file import read_recipe
 from slipstream.records import Ending, Recipe, Session
 from slipstream.store.sessions import latest, load_session, save_session
+from slipstream.supervise.race import ENTRY
+from slipstream.supervise.signals import EndedBySignal
 from slipstream.testing.made_sessions import made_session
 from slipstream.testing.made_verdicts import tuned
+from slipstream.workflows.tune import journal_of
 
 TRAIN = """
 import torch
@@ -70,6 +73,13 @@ def test_a_real_tuning_from_check_to_report(here: Path) -> None:
     assert path is not None and load_session(path).command == "tune"
 
 
+def is_trial(process: psutil.Process) -> bool:
+    try:
+        return ENTRY in process.cmdline()
+    except psutil.Error:  # it has ended
+        return False
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the processes are found through /proc")
 def test_after_an_interruption_no_process_is_left_and_the_session_is_saved(here: Path) -> None:
     (here / "train.py").write_text(TRAIN)
@@ -80,14 +90,35 @@ def test_after_an_interruption_no_process_is_left_and_the_session_is_saved(here:
     process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True)
     assert process.stderr is not None
     assert any(line.startswith(" check     ") and "a step" in line for line in process.stderr)  # the races begin
-    while not (below := psutil.Process(process.pid).children(recursive=True)):
-        time.sleep(0.05)
+    while not any(map(is_trial, psutil.Process(process.pid).children())):
+        time.sleep(0.05)  # other children only find out whether overlays are possible
+    below = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group too
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "interrupted; " in err and "run the same command again" in err and "Traceback" not in out + err
     assert not psutil.wait_procs(below, timeout=5)[1]
     assert not (here / "slipstream.toml").exists() and latest(here) is not None
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_terminated_tuning_says_what_was_kept_and_how_to_continue(
+    here: Path, kept: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = Request(["train.py"])
+    journal = journal_of(request.script)
+
+    def end(_: Request) -> int:
+        if kept:
+            journal.parent.mkdir(parents=True)
+            journal.write_text("{}\n{}\n")
+        raise EndedBySignal(signal.SIGTERM)
+
+    monkeypatch.setattr("slipstream.cli.tune._tune", end)
+    assert tune_until_interrupted(request) == 143
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("slipstream: ended by SIGTERM; ") and "run the same command" in line
+    assert (os.path.relpath(journal) in line) == kept
 
 
 def test_the_recipe_is_written_to_the_given_file(session: Session, capsys: pytest.CaptureFixture[str]) -> None:

@@ -314,7 +314,7 @@ def test_judge_tells_how_a_trial_ended() -> None:
     assert judge(OUT, False)[0] == "ran_out" and judge(crash, True)[0] == "ran_out"
     assert judge(crash, False)[0] == "failed" and judge(Failure("ended by SIGSEGV"), True)[0] == "failed"
     assert judge(Failure("the script ended after 3 steps", "ended", 3), True)[0] == "ran"
-    assert judge(Failure("the script ended after 1 steps", "ended", 1), True)[0] == "ended"
+    assert judge(Failure("the script ended after 1 step", "ended", 1), True)[0] == "ended"
     assert judge(Failure("the script ended before its first step", "ended"), True)[0] == "ended"
     assert judge(Failure("the script ended after 3 steps"), True)[0] == "failed", "the words do not count"
     assert judge(Failure("ValueError: no"), True) == ("failed", "ValueError: no")

@@ -92,16 +92,16 @@ def test_training_survives_a_broken_callback(
 
 def test_every_kind_of_callback_is_reached() -> None:
     in_run, in_watch, shortened = ({name.rpartition(".")[0] for name in names} for names in reached().values())
-    assert {"tally.batch", "tally.backward", "tally"} <= in_run
+    assert {"step_count.batch", "step_count.backward", "step_count"} <= in_run
     assert {"loader.init", "loader.next", "module.call", "optimizer.init", "optimizer.step"} <= in_watch
     assert {"loader.next", "module.call", "optimizer.step"} <= shortened
 
 
 def test_run_survives_from_end_to_end(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "slipstream.testing.faults", "tally.update", str(SCRIPT), "weights.pt"]
+    command = [sys.executable, "-m", "slipstream.testing.faults", "step_count.update", str(SCRIPT), "weights.pt"]
     process = start(command, tmp_path)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "loss" in out
     assert (tmp_path / "weights.pt").exists()
-    assert sum("planted in tally.update" in line for line in err.splitlines()) == 1
+    assert sum("planted in step_count.update" in line for line in err.splitlines()) == 1

@@ -114,6 +114,7 @@ def _fault(tmp_path: Path, text: str) -> str:
         ("version = 1\n[recipe]\nfused_optimizer = 1\n", 3, "fused_optimizer = 1 is not possible; allowed: true"),
         ("version = 1\n[recipe]\nnothing = true\n", 3, "there is no technique 'nothing'"),
         ("# a comment\nversion = 2\n", 2, "version is 2; this version of slipstream reads: 1"),
+        ("version = true\n", 1, "version is true; this version of slipstream reads: 1"),
         ("version = 1\n[recipes]\n", 2, "'recipes' is not known here; allowed: version, recipe, script"),
         ("version = 1\nrecipe = 3\n", 2, "'recipe' must be a table"),
         ("version = 1\n[script]\ncommand = 'train.py'\n", 3, "command must be a list of strings"),

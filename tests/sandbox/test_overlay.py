@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -188,6 +189,54 @@ def test_usual_caches_pass_through_if_the_home_folder_is_the_working_directory(
     passed = overlay.cache_directories([tmp_path])
     assert str(tmp_path / ".cache") in passed and str(tmp_path / "other") not in passed
     assert overlay.covered_caches([tmp_path]) == [("HF_HOME", str(tmp_path / "other"))]
+    (tmp_path / ".cache" / "project").mkdir()
+    assert str(tmp_path / ".cache") not in overlay.cache_directories([tmp_path, tmp_path / ".cache" / "project"])
+
+
+def test_no_usual_cache_passes_through_inside_the_working_directory(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The home folder and the folder for temporary files are inside the working directory."""
+    for name in ("home", "home/.cache", "tmp"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("LOGNAME", "someone")
+    for name in overlay._CACHE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    kernels = tmp_path / "tmp" / "torchinductor_someone"
+    kernels.mkdir()
+    assert overlay.cache_directories([tmp_path]) == []
+    covered = [path for _, path in overlay.covered_caches([tmp_path])]
+    assert covered == [str(tmp_path / "home" / ".cache"), str(kernels)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+def test_a_second_mount_of_the_working_directory_does_not_pass_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, cache = tmp_path / "project" / "work", tmp_path / "cache"
+    for folder in (work / "sub", cache / "whole", cache / "part"):
+        folder.mkdir(parents=True)
+    for name in overlay._CACHE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+    def passes(path: Path, protected: Path) -> bool:
+        monkeypatch.setenv("HF_HOME", str(path))
+        return str(path) in overlay.cache_directories([protected])
+
+    for source, name in ((work, "whole"), (work / "sub", "part")):
+        place = cache / name
+        assert passes(cache, work)
+        if subprocess.run(["mount", "--bind", str(source), str(place)], capture_output=True).returncode:
+            pytest.skip("no mounts here")
+        try:
+            for path in (cache, place):
+                assert not passes(path, work)
+            for path in (tmp_path / "project", work, work / "sub"):
+                assert not passes(path, place)
+        finally:
+            subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_cache_is_not_made_in_the_working_directory(

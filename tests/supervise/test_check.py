@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -179,9 +180,21 @@ def test_workspaces_of_ended_processes_are_removed(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     (tmp_path / f"slipstream-check-{dead.pid}-x" / "layers").mkdir(parents=True)
-    (tmp_path / f"slipstream-check-{os.getpid()}-x").mkdir()
+    (tmp_path / f"slipstream-probe-{dead.pid}-x" / "root").mkdir(parents=True)
+    mine = {f"slipstream-{what}-{os.getpid()}-x" for what in ("check", "probe")}
+    for name in mine:
+        (tmp_path / name).mkdir()
     sweep(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [f"slipstream-check-{os.getpid()}-x"]
+    assert {path.name for path in tmp_path.iterdir()} == mine
+
+
+@pytest.mark.skipif(overlay.probe()[0] is None, reason="no overlay")
+def test_the_folder_of_a_probe_names_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(overlay, "remove", lambda path: (seen.append(path.name), shutil.rmtree(path)))
+    overlay.probe()
+    assert seen and all(name.startswith(f"slipstream-probe-{os.getpid()}-") for name in seen)
 
 
 def start_check(here: Path) -> tuple[subprocess.Popen[str], int]:
@@ -224,6 +237,21 @@ def test_a_second_interrupt_kills(here: Path) -> None:
     out, _ = check.communicate(timeout=60)
     assert check.returncode == 137 and "killed" in out
     assert not psutil.pid_exists(trial)
+
+
+def test_an_ignored_signal_stays_ignored(here: Path) -> None:
+    """nohup ignores SIGHUP for the command and all that it starts."""
+    (here / "train.py").write_text("import time\nprint('many', flush=True)\ntime.sleep(2)\nprint('end')\n")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        check, _ = start_check(here)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    for _ in range(2):
+        check.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+    out, _ = check.communicate(timeout=60)
+    assert "end" in out.splitlines() and check.returncode == 2  # it ran to its end, without a step
 
 
 def test_a_script_that_reaches_no_step_is_interrupted_and_then_killed(

@@ -88,7 +88,7 @@ def test_workers_decline_with_a_reason(tmp_path: Path) -> None:
     assert "input takes only" in workers.applies(seen(input_ms=0.1)).reason
     facts = [TensorFacts("[0]", [4], "float32", "cuda:0", 16)]
     assert "on cuda:0" in workers.applies(seen(tensor_facts=facts)).reason
-    assert "an epoch has only 1 batches" in workers.applies(seen(num_batches=1)).reason
+    assert "an epoch has only 1 batch" in workers.applies(seen(num_batches=1)).reason
 
 
 def test_the_source_of_an_iterable_dataset_is_checked_before_a_trial(tmp_path: Path) -> None:

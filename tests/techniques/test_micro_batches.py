@@ -238,6 +238,26 @@ class Counting(nn.Linear):
         return super().forward(x)
 
 
+class Listing(nn.Linear):
+    """Keeps a list of the sizes of its batches."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.seen: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(len(x))
+        return super().forward(x)
+
+
+class Numbering(nn.Linear):
+    num_calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.num_calls += 1
+        return super().forward(x)
+
+
 class Borrowing(nn.Linear):
     lent = nn.Parameter(torch.ones(4))
 
@@ -261,6 +281,8 @@ class Moving(nn.Linear):
         (nn.Sequential(nn.Linear(6, 4), Centred()), "depends on the others in the batch"),
         (Losing(6, 4), "its own loss"),
         (Remembering(6, 4), "stores tensors of a call"),
+        (Listing(6, 4), "changes its own attributes"),
+        (Numbering(6, 4), "changes its own attributes"),
         (Counting(6, 4), "changes its inputs, weights or buffers"),
         (Moving(6, 4), "changes its inputs, weights or buffers"),
         (Borrowing(6, 4), "not its own weights"),
@@ -325,3 +347,12 @@ def test_a_transformer_on_tokens_learns_the_same(applied: Any) -> None:
     bare = steps(copy.deepcopy(model))
     with applied(("micro_batches", 2)) as context:
         assert apart(bare, steps(model)) < 1e-8 and context.changes
+
+
+def test_the_examination_leaves_a_model_as_it_was(applied: Any) -> None:
+    listing, numbering = Listing(6, 4), Numbering(6, 4)
+    with applied(("micro_batches", 2)):
+        for size in (4, 6):
+            listing(torch.randn(size, 6)).sum().backward()
+            numbering(torch.randn(size, 6)).sum().backward()
+    assert listing.seen == [4, 6] and numbering.num_calls == 2

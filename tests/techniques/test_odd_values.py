@@ -1,10 +1,14 @@
 """No technique ends a training that plain Python finishes, whatever its samples, buffers, parameters, arguments and
-results are: types unknown to NumPy, tensors without rows, objects that cannot be compared."""
+results are: types unknown to NumPy, tensors without rows, objects that cannot be compared or examined."""
 
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
+import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,12 +47,41 @@ class Vague(Uncomparable):
     __hash__ = None  # type: ignore[assignment]
 
 
+class Lazy:
+    """Like an object that loads itself when an attribute is read."""
+
+    __slots__ = ("content",)
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("the object is not loaded")
+
+
+class Closed:
+    """Like a handle that no longer answers anything, not even which class it has."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("the handle is closed")
+
+
+class Owner:
+    pass
+
+
+def make_dead_proxy() -> Any:
+    return weakref.proxy(Owner())
+
+
 class Subclass(torch.Tensor):
     pass
 
 
 def make_nested(number: int) -> torch.Tensor:
     return torch.nested.nested_tensor([torch.ones(2), torch.full((3,), float(number))], layout=torch.strided)
+
+
+def make_in_inference_mode() -> torch.Tensor:
+    with torch.inference_mode():
+        return NUMBERS.clone()
 
 
 TENSORS: dict[str, Callable[[], torch.Tensor]] = {
@@ -71,6 +104,7 @@ TENSORS: dict[str, Callable[[], torch.Tensor]] = {
     "subclass": lambda: NUMBERS.as_subclass(Subclass),
     "empty": lambda: NUMBERS[:, :0],
     "scalars": lambda: NUMBERS[:, 0],
+    "inference": make_in_inference_mode,
     "meta": lambda: NUMBERS.to("meta"),
 }
 if hasattr(torch.Tensor, "rename"):  # torch 2.13 has no named tensors any more
@@ -198,7 +232,7 @@ WITH_WORKERS = [
 
 
 @pytest.mark.parametrize("ident", WITH_WORKERS)
-@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "complex32", "nan", "vague"])
+@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "complex32", "nan", "inference", "vague"])
 def test_samples_of_workers(ident: str, kind: str) -> None:
     make, collate = (TENSORS[kind], None) if kind in TENSORS else (LISTS[kind], as_they_are)
     assert check(ident, lambda: train_on(Indexed(make()), collate, 2))
@@ -209,6 +243,106 @@ def test_samples_of_workers(ident: str, kind: str) -> None:
 def test_data_that_changes_between_epochs(ident: str, kind: str) -> None:
     """A check that passed in the first epoch no longer holds in the second."""
     check(ident, lambda: train_on(Indexed(NUMBERS.clone()), None, 0, second=TENSORS[kind]()))
+
+
+# --- datasets -------------------------------------------------------------------------------------------------------
+
+
+class Made(Indexed):
+    """Its samples are computed."""
+
+    def __getitem__(self, index: int) -> Any:
+        row = self.data[index]
+        return torch.stack([row, -row])
+
+
+ODD: dict[str, Callable[[], Any]] = {"dead proxy": make_dead_proxy, "lazy": Lazy, "closed": Closed}
+
+
+def train_beside(odd: Callable[[], Any], kind: type[Indexed], num_workers: int) -> list[Any]:
+    dataset = kind(NUMBERS.clone())
+    dataset.owner = odd()  # type: ignore[attr-defined]
+    return train_on(dataset, None, num_workers)
+
+
+@pytest.mark.parametrize("name", [*ODD])
+@pytest.mark.parametrize("ident", names("loader", "transfer"))
+def test_objects_of_a_dataset(ident: str, name: str) -> None:
+    for kind in (Indexed, Made):
+        assert check(ident, functools.partial(train_beside, ODD[name], kind, 0), (name, kind))
+
+
+@pytest.mark.parametrize("name", [*ODD])
+@pytest.mark.parametrize("ident", WITH_WORKERS)
+def test_objects_of_a_dataset_of_workers(ident: str, name: str) -> None:
+    assert check(ident, functools.partial(train_beside, ODD[name], Made, 1), (name, "workers"))
+
+
+class Noisy:
+    """An array that is read with noise."""
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return NUMBERS[index] + torch.rand(())
+
+
+@pytest.mark.parametrize("ident", names("loader", "transfer"))
+def test_random_numbers_of_the_samples(ident: str) -> None:
+    assert check(ident, lambda: train_on(Indexed(Noisy()), None, 0), "noise")
+
+
+OWN_PACKAGE = """
+class Photos:
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        return self.data[index]
+
+class Formatted(Photos):
+    format = "jpg"
+
+class Unready(Photos):
+    @property
+    def format(self):
+        raise RuntimeError("no format yet")
+
+    @property
+    def column_names(self):
+        raise RuntimeError("no columns yet")
+"""
+
+
+@pytest.mark.parametrize("ident", names("loader", "transfer"))
+def test_a_package_that_is_called_datasets(ident: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "__init__.py").touch()
+    (tmp_path / "datasets" / "photos.py").write_text(OWN_PACKAGE)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "datasets"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    photos = importlib.import_module("datasets.photos")
+    try:
+        for kind in (photos.Formatted, photos.Unready):
+            assert check(ident, lambda kind=kind: train_on(kind(NUMBERS), None, 0))  # type: ignore[misc]
+    finally:
+        del sys.modules["datasets"], sys.modules["datasets.photos"]
+
+
+class Frames(Indexed):
+    """Its transform is written for one image and is mapped over two."""
+
+    def __getitem__(self, index: int) -> Any:
+        frames = self.data[index].expand(2, 40, 40, 3).clone()
+        return torch.func.vmap(lambda frame: frame.permute(2, 0, 1).contiguous())(frames)
+
+
+@pytest.mark.parametrize("ident", [*WITH_WORKERS, "fast_arrays"])
+def test_a_transform_that_is_mapped(ident: str) -> None:
+    data = torch.arange(NUM, dtype=torch.uint8).reshape(NUM, 1, 1, 1)
+    assert check(ident, lambda: train_on(Frames(data), None, 1), "frames")
 
 
 # --- models -----------------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_declines_with_a_reason() -> None:
     assert "one by one" in why_not(seen(is_iterable=True))
     assert "input takes only" in why_not(seen(input_ms=0.1))
     assert "on cuda:0" in why_not(seen(tensor_facts=[TensorFacts("[0]", [4], "float32", "cuda:0", 16)]))
-    assert "only 1 batches" in why_not(seen(num_batches=1))
+    assert "only 1 batch" in why_not(seen(num_batches=1))
     assert "memory has no room" in why_not(seen(tensor_facts=[TensorFacts("[0]", [4], "float32", "cpu", 2**33)]))
 
 

@@ -17,7 +17,7 @@ from slipstream.tuning.verdicts import _lost
         (
             0.8,
             "unsure",
-            "not decided in 1 rounds: about 0.80x, too few rounds for an interval; a longer --budget helps",
+            "not decided in 1 round: about 0.80x, too few rounds for an interval; a longer --budget helps",
         ),
     ],
 )

@@ -104,7 +104,7 @@ def test_a_real_trial_finds_the_patched_text(tmp_path: Path, monkeypatch: pytest
         timing = backend.run_block(0, 0, 3, 1)
         assert (timing.num_steps, timing.failure) == (3, None)
         record = backend.leave(0)
-    assert record.spec.recipe == PATCHED and record.changes == [TechniqueNote("patch", "1 files")]
+    assert record.spec.recipe == PATCHED and record.changes == [TechniqueNote("patch", "1 file")]
     assert script.read_text().startswith("raise")
 
 

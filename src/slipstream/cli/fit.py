@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from slipstream.cli.output import aside, give
+from slipstream.supervise.signals import EndedBySignal
 
 if TYPE_CHECKING:
     from slipstream.cli.tune import Request
@@ -35,6 +36,9 @@ def fit_until_interrupted(request: Request) -> int:
     except KeyboardInterrupt:
         _say("interrupted; no file was changed.")
         return 130
+    except EndedBySignal as ended:
+        _say(f"ended by {ended.name}; no file was changed. To measure again, run the same command again.")
+        return ended.exit_code
 
 
 def _fit(request: Request) -> int:

@@ -14,6 +14,7 @@ import click
 
 from slipstream.cli.group import Action, Refused, require_training
 from slipstream.report.text.numerics import describe_numerics
+from slipstream.supervise.signals import EndedBySignal
 
 if TYPE_CHECKING:
     from slipstream.records import Recipe, Session, Verdict
@@ -148,6 +149,9 @@ def _prove(patch: Patch, session: Session, path: Path, budget_s: float, is_writt
     except KeyboardInterrupt:
         _say("interrupted; no file was changed.")
         return 130
+    except EndedBySignal as ended:
+        _say(f"ended by {ended.name}; no file was changed. To measure again, run the same command again.")
+        return ended.exit_code
     return 0
 
 

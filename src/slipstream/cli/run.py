@@ -109,8 +109,8 @@ def _run(script: list[str], recipe_path: Path | None, no_recipe: bool, survives:
     from slipstream.trial.run_mode import run_watched
 
     try:
-        is_said = file is not None or no_recipe or num_ranks() > 1 or _beside(script)
-        hint, explain = "" if is_said else _hint(script), functools.partial(_explain, script, survives)
+        needs_no_hint = file is not None or no_recipe or num_ranks() > 1 or _beside(script)
+        hint, explain = "" if needs_no_hint else _hint(script), functools.partial(_explain, script, survives)
         if not recipe.choices:
             run_watched(script, hint=hint, on_shortage=explain)
             return None

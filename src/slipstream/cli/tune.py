@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -24,6 +25,7 @@ from slipstream.cli.group import (
 from slipstream.cli.options import HtmlCommand, html_options, typed_options
 from slipstream.cli.output import OutputFormats, aside, give, refuse_two_on_stdout
 from slipstream.records import NumericsClass
+from slipstream.supervise.signals import EndedBySignal
 from slipstream.workflows.tune import CHECK_S, check_names, journal_of, seconds_of
 
 if TYPE_CHECKING:
@@ -173,6 +175,19 @@ def tune_until_interrupted(request: Request) -> int:
     except KeyboardInterrupt:
         _say("interrupted; no file was changed. To continue with what was decided so far, run the same command again.")
         return 130
+    except EndedBySignal as ended:
+        _say(f"ended by {ended.name}; {_kept_in_journal(request)}")
+        return ended.exit_code
+
+
+def _kept_in_journal(request: Request) -> str:
+    journal = journal_of(request.script)
+    no_recipe = f"no {request.recipe_path} was written"
+    has_verdicts = journal.is_file() and len(journal.read_bytes().splitlines()) > 1  # the first line is the header
+    if not has_verdicts:
+        return f"nothing was decided yet, and {no_recipe}. To start again, run the same command."
+    kept = f"what was decided so far is kept in {os.path.relpath(journal)}, and {no_recipe}."
+    return f"{kept} To continue from there, run the same command again."
 
 
 def _tune(request: Request) -> int:

@@ -29,6 +29,7 @@ from slipstream.data.samples.batch_fetch import can_gather, use_gather
 from slipstream.data.workers.dataset_fingerprint import difference, look, look_closely, unread
 from slipstream.data.workers.worker_blockers import obstacle
 from slipstream.machine.environment import count_usable_cores
+from slipstream.numbers import plural
 
 _SIGNATURE = inspect.signature(TorchLoader.__init__)
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
@@ -74,7 +75,7 @@ class DataLoader(TorchLoader[Any]):
 
     def _log_choice(self) -> None:
         choice = self.choice
-        how = f"{choice.num_workers} workers" if choice.num_workers else choice.how
+        how = plural(choice.num_workers, "worker") if choice.num_workers else choice.how
         _log.info("DataLoader: %s, because %s", how, choice.reason)
 
     # --- an epoch ----------------------------------------------------------------------------------------------------

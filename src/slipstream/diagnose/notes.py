@@ -64,7 +64,7 @@ def machine_notes(session: Session, summary: Summary) -> list[str]:
     elif was_busy_before:
         load, usable = session.environment.load, session.environment.num_usable
         began = "The machine was busy when the measurement began"
-        notes.append(f"{began}: a load of {load:.1f} on {usable:g} cores. {_LONGER}")
+        notes.append(f"{began}: a load of {load:.1f} on {plural(usable, 'core')}. {_LONGER}")
     if is_short_of_cores(session, summary) or was_busy_before:
         notes += _undecided_threads(session)
     if session.environment.gpus and is_on_cpu(session):

@@ -1,4 +1,5 @@
-"""The share of an epoch that is evaluation: measured if one was observed, extrapolated if only its loader is known."""
+"""How long an evaluation takes and how many training steps pass between two of them. Both are measured if an evaluation
+was observed. Otherwise they are estimated from the only other loader, if the script has exactly one."""
 
 from __future__ import annotations
 
@@ -30,14 +31,12 @@ def validation_cost(session: Session, step_ms: float, phases: dict[str, float]) 
     seen = [evaluation for evaluation in session.evaluations if evaluation.after_step >= 0]
     if not seen:
         return _extrapolated(session, step_ms, phases)
-    return None if is_playing(session) else _measured(session, seen)
+    return None if collects_experience(session) else _measured(session, seen)
 
 
-def is_playing(session: Session) -> bool:
-    """Whether the apparent evaluation generates the data.
-
-    A reinforcement learner acts on a few states without a loader, and trains on larger batches.
-    """
+def collects_experience(session: Session) -> bool:
+    """Whether what looks like an evaluation collects data for the training, as a reinforcement learner does: it acts on
+    a few states without a loader, and trains on batches that are at least twice as large."""
     if not session.evaluations or any(evaluation.loader >= 0 for evaluation in session.evaluations):
         return False
     learning: defaultdict[int, list[float]] = defaultdict(list)
@@ -50,36 +49,38 @@ def is_playing(session: Session) -> bool:
 
 
 def _measured(session: Session, seen: list[Evaluation]) -> ValidationCost | None:
-    stretches = _stretches(seen)
-    every = _period(session, stretches)
+    interruptions = _interruptions(seen)
+    every = _period(session, interruptions)
     if every is None:
         return None
-    lengths = [sum(_full_ms(session, part) for part in stretch) for stretch in stretches]
+    lengths = [sum(_full_ms(session, each) for each in interruption) for interruption in interruptions]
     often = "step" if round(every) == 1 else f"{every:.0f} steps"
     seen_as = (
-        f"once in {plural(round(every), 'step')}" if len(stretches) == 1 else f"{len(stretches)} times, every {often}"
+        f"once in {plural(round(every), 'step')}"
+        if len(interruptions) == 1
+        else f"{len(interruptions)} times, every {often}"
     )
-    return ValidationCost(median(lengths), every, True, f"measured: seen {seen_as}", len(stretches) == 1)
+    return ValidationCost(median(lengths), every, True, f"measured: seen {seen_as}", len(interruptions) == 1)
 
 
-def _stretches(seen: list[Evaluation]) -> list[list[Evaluation]]:
-    """Evaluations after the same step (validation, then test) count as one interruption of the training."""
+def _interruptions(seen: list[Evaluation]) -> list[list[Evaluation]]:
+    """The evaluations, grouped by the training step after which they run (validation, then test)."""
     stops: dict[int, list[Evaluation]] = {}
     for evaluation in seen:
         stops.setdefault(evaluation.after_step, []).append(evaluation)
     return [stops[step] for step in sorted(stops)]
 
 
-def _period(session: Session, stretches: list[list[Evaluation]]) -> float | None:
-    after = [stretch[0].after_step for stretch in stretches]
+def _period(session: Session, interruptions: list[list[Evaluation]]) -> float | None:
+    after = [interruption[0].after_step for interruption in interruptions]
     if len(after) > 1:
         return median([right - left for left, right in pairwise(after)])
     epoch = epoch_steps(session)
     if epoch is not None and after[0] + 1 >= 0.9 * epoch:
         return epoch
-    # The evaluation was observed once, in the middle of an epoch. Its period is at least the number of steps before it,
-    # and at least the number of steps after it without another one. An evaluation after step 0 does not mean one after
-    # every step, and a single one may be all.
+    # One evaluation was observed, in the middle of an epoch, so its period is not known. No other evaluation was seen
+    # before or after it. The period is therefore at least the number of steps up to it, and at least the number of
+    # steps that were observed after it. The larger of these two bounds is returned.
     since = max((step.index for step in session.steps), default=0) - after[0]
     return float(max(after[0] + 1, since))
 

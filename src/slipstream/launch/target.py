@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import os
+import sys
 from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+LAUNCHERS = {"torch", "accelerate", "lightning", "deepspeed", "transformers"}  # run with -m, they run a script
 _DATA_SUFFIXES = {".pt", ".pth", ".ckpt", ".safetensors", ".npy", ".npz", ".csv", ".json", ".yaml", ".yml", ".toml"}
 
 
@@ -19,8 +25,48 @@ def is_archive(path: str) -> bool:
 
 
 def protected_folders(cwd: Path, script: Sequence[str]) -> list[Path]:
-    """Returns the folders in which a trial may change nothing: the working directory and the script's own folder."""
-    return [cwd] if is_module(script) else [cwd, (cwd / script[0]).resolve().parent]
+    """Returns the folders in which a trial may change nothing: the working directory and the script's own folder. For
+    a module these are all folders of its top-level package, and the folder that Python finds it in."""
+    if not is_module(script):
+        return [cwd, *_folders_of_file(cwd / script[0])]
+    name, *arguments = script[1:] or [""]
+    if name.partition(".")[0] not in LAUNCHERS:
+        return [cwd, *_folders_of_module(cwd, name)]
+    scripts = [cwd / word for word in arguments if word.endswith(".py") and (cwd / word).is_file()]
+    return [cwd, *(folder for path in scripts for folder in _folders_of_file(path))]
+
+
+def _folders_of_file(path: Path) -> list[Path]:
+    """The folder of the file and, if the file is a link, also the folder of the real file."""
+    return [path.parent, path.resolve().parent]
+
+
+def _folders_of_module(cwd: Path, name: str) -> list[Path]:
+    """Finds the module as Python does, but imports none of its packages, because that would run the user's code."""
+    top, *parts = name.split(".")
+    spec = _find_top_level(cwd, top) if top else None
+    if spec is None:
+        return []
+    packages = [Path(place) for place in spec.submodule_search_locations or []]
+    holders = [package.parent for package in packages]
+    folders = list(packages)
+    if not packages and spec.has_location and spec.origin:
+        holders = _folders_of_file(Path(spec.origin))
+    for package in packages:
+        place = package.joinpath(*parts)
+        files = [place / "__main__.py", *([place.with_name(f"{place.name}.py")] if parts else [])]
+        folders += [folder for file in files if file.exists() for folder in _folders_of_file(file)]
+    # Packages that were installed share their folder with all others.
+    return [*folders, *(holder for holder in holders if holder.name not in ("site-packages", "dist-packages"))]
+
+
+def _find_top_level(cwd: Path, name: str) -> ModuleSpec | None:
+    variable = [str(cwd / entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    spec = PathFinder.find_spec(name, [str(cwd), *variable, *sys.path])
+    if spec is None:
+        with contextlib.suppress(Exception):  # other finders, for example of packages that are installed as editable
+            spec = importlib.util.find_spec(name)
+    return spec
 
 
 def display_name(script: Sequence[str]) -> str:

@@ -106,7 +106,7 @@ class _Reading:
     def _check_version(self) -> None:
         version = self._data.get("version")
         if version != FORMAT or isinstance(version, bool):
-            got = "is missing" if version is None else f"is {version!r}"
+            got = "is missing" if version is None else f"is {_shown(version)}"
             raise self._fault("", "version", f"version {got}; this version of slipstream reads: {FORMAT}")
 
     def _choice(self, name: str, value: object) -> Choice | None:

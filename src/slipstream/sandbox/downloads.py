@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from slipstream.sandbox.overlay import KeptDownload, OverlayPlan, is_below, is_deletion, written
+from slipstream.sandbox.overlap import is_below
+from slipstream.sandbox.overlay import KeptDownload, OverlayPlan, is_deletion, written
 from slipstream.store.safe_files import UnsafeFileError, check_directory, open_directory, read_file, write_file
 
 MARK = "connected"  # file in the spool directory: time of the trial's first connection, in ns since the epoch

@@ -34,13 +34,19 @@ class Mount:
     def __init__(self, line: str) -> None:
         fields = line.split(" ")
         separator = fields.index("-")
-        self.path = fields[4].encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "surrogateescape")
+        self.device = fields[2]
+        self.root = _unescape(fields[3])  # the directory of the file system that is mounted, "/" for all of it
+        self.path = _unescape(fields[4])
         self.is_read_only = "ro" in fields[5].split(",")
         self.kind = fields[separator + 1]
 
     @property
     def is_special(self) -> bool:
         return self.kind in _SPECIAL_KINDS
+
+
+def _unescape(field: str) -> str:
+    return field.encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "surrogateescape")
 
 
 def mounts() -> list[Mount]:

@@ -19,8 +19,10 @@ from typing import Final
 import msgspec
 
 from slipstream.sandbox import mounts
+from slipstream.sandbox.overlap import Overlaps, is_below, is_same
 from slipstream.store.safe_files import UnsafeFileError
 
+PROBE_PREFIX: Final = "slipstream-probe-"  # then the id of the process
 _PASS_THROUGH: Final = ("/proc", "/sys", "/dev", "/run")
 _CACHE_VARIABLES: Final = (
     "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME",
@@ -86,7 +88,14 @@ def _places() -> list[Path]:
 
 def _try_in_child(parent: Path, own_user: bool) -> str:
     """Mounts an overlay once, in a child process that then ends. Returns the reason if this fails, else ""."""
-    workspace = Path(tempfile.mkdtemp(prefix="slipstream-probe-", dir=parent))
+    workspace = Path(tempfile.mkdtemp(prefix=f"{PROBE_PREFIX}{os.getpid()}-", dir=parent))
+    try:
+        return _mount_in_child(workspace, own_user)
+    finally:
+        remove(workspace)
+
+
+def _mount_in_child(workspace: Path, own_user: bool) -> str:
     for name in ("u", "w", "root"):
         (workspace / name).mkdir()
     reader, writer = os.pipe()
@@ -106,7 +115,6 @@ def _try_in_child(parent: Path, own_user: bool) -> str:
     with open(reader, "rb") as pipe:
         reason = pipe.read().decode(errors="replace")
     os.waitpid(child, 0)
-    remove(workspace)
     return reason
 
 
@@ -185,42 +193,43 @@ def cache_directories(protected: Sequence[Path] = ()) -> list[str]:
 
 
 def _caches(protected: Sequence[Path]) -> Iterator[str]:
-    """Yields the cache directories that are passed through, existing or not. A variable may name any folder, so a
-    folder that overlaps with a protected folder is left out. The usual folders contain only caches, so they are passed
-    through even if the home folder is the working directory."""
-    for name in _CACHE_VARIABLES:
-        if os.environ.get(name) and not any(_overlap(os.environ[name], folder) for folder in protected):
-            yield os.environ[name]
-    home = os.path.realpath(Path.home())
-    for path in [*(os.path.join(home, name) for name in _CACHE_FOLDERS), _compiled_kernels()]:
+    """Yields the cache directories that are passed through, existing or not. A folder that overlaps with a protected
+    folder is left out, with one exception: if the home folder itself is protected, its usual folders are passed
+    through, because they contain only caches."""
+    overlaps, home = Overlaps(), os.path.realpath(Path.home())
+
+    def is_outside(path: str, folder: Path, *, may_be_in_home: bool = False) -> bool:
+        if may_be_in_home and is_same(home, folder):
+            return not overlaps.contains(path, folder)
+        return not overlaps.overlap(path, folder)
+
+    for path in [*(path for _, path in _named_caches()), _compiled_kernels()]:
+        if all(is_outside(path, folder) for folder in protected):
+            yield path
+    for path in _home_caches():
         is_link = os.path.realpath(path) != path
-        if not any(_contains(path, folder) or (is_link and _overlap(path, folder)) for folder in protected):
+        if all(is_outside(path, folder, may_be_in_home=not is_link) for folder in protected):
             yield path
 
 
 def covered_caches(protected: Sequence[Path]) -> list[tuple[str, str]]:
-    """Returns the environment variables that name a cache which is not passed through, with the path."""
-    passed = set(cache_directories(protected))
-    named = [(name, os.path.realpath(os.environ[name])) for name in _CACHE_VARIABLES if os.environ.get(name)]
-    return [(name, path) for name, path in named if Path(path).is_dir() and not any(is_below(path, p) for p in passed)]
+    """Returns the caches that are not passed through. Each is a pair: what leads to it, such as an environment
+    variable, and the path."""
+    passed = cache_directories(protected)
+    caches = [*_named_caches(), *(("in the home folder", path) for path in _home_caches())]
+    caches.append(("in the folder for temporary files", _compiled_kernels()))
+    real = [(name, os.path.realpath(path)) for name, path in caches if Path(path).is_dir()]
+    return [(name, path) for name, path in real if not any(is_below(path, top) for top in passed)]
 
 
-def _overlap(path: str, folder: Path) -> bool:
-    """Whether the two are the same or one contains the other."""
-    return _contains(path, folder) or _contains(folder, path)
+def _named_caches() -> list[tuple[str, str]]:
+    """Returns the environment variables that name a cache, with the path."""
+    return [(name, os.environ[name]) for name in _CACHE_VARIABLES if os.environ.get(name)]
 
 
-def _contains(folder: str | Path, path: str | Path) -> bool:
-    """Whether `path` is `folder` or is inside it. Links and mounts are resolved."""
-    real = Path(os.path.realpath(path))
-    return any(_is_same_folder(os.path.realpath(folder), place) for place in (real, *real.parents))
-
-
-def _is_same_folder(one: str, other: Path) -> bool:
-    try:
-        return one == str(other) or os.path.samefile(one, other)
-    except OSError:  # one of them does not exist yet
-        return False
+def _home_caches() -> list[str]:
+    home = os.path.realpath(Path.home())
+    return [os.path.join(home, name) for name in _CACHE_FOLDERS]
 
 
 def _compiled_kernels() -> str:
@@ -250,7 +259,7 @@ def shared_caches(protected: Sequence[Path] = ()) -> Iterator[None]:
 
 def _caches_to_make(protected: Sequence[Path]) -> list[str]:
     """Returns the caches that a variable names, and ~/.cache, if they do not exist yet."""
-    named = {os.path.realpath(os.environ[name]) for name in _CACHE_VARIABLES if os.environ.get(name)}
+    named = {os.path.realpath(path) for _, path in _named_caches()}
     wanted = {*named, os.path.join(os.path.realpath(Path.home()), ".cache")}
     allowed = {os.path.realpath(path) for path in _caches(protected)}
     return sorted(path for path in wanted & allowed if not os.path.lexists(path))
@@ -389,7 +398,3 @@ def remove(workspace: Path) -> None:
             if not place.is_symlink():
                 place.chmod(0o700)
     shutil.rmtree(workspace, ignore_errors=True)
-
-
-def is_below(path: str, top: str) -> bool:
-    return path == top or path.startswith(top.rstrip("/") + "/")

@@ -87,7 +87,8 @@ class Workspace:
 
 def sweep(parent: Path) -> None:
     """Removes the directories of processes that no longer exist."""
-    for path in parent.glob(f"{_PREFIX}*"):
-        owner = path.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdigit() and not psutil.pid_exists(int(owner)) and path.lstat().st_uid == os.geteuid():
-            overlay.remove(path)
+    for prefix in (_PREFIX, overlay.PROBE_PREFIX):
+        for path in parent.glob(f"{prefix}*"):
+            owner = path.name.removeprefix(prefix).partition("-")[0]
+            if owner.isdigit() and not psutil.pid_exists(int(owner)) and path.lstat().st_uid == os.geteuid():
+                overlay.remove(path)

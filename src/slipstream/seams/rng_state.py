@@ -55,9 +55,8 @@ def default_generators(device: str = "cpu") -> list[Any]:
 
 def is_generator(value: Any) -> bool:
     numpy: Any = sys.modules.get("numpy.random")
-    if isinstance(value, (torch.Generator, random.Random)):
-        return True
-    return numpy is not None and isinstance(value, (numpy.Generator, numpy.RandomState))
+    kinds = (torch.Generator, random.Random, *((numpy.Generator, numpy.RandomState) if numpy is not None else ()))
+    return issubclass(type(value), kinds)  # `isinstance` raises for a proxy of a dead object
 
 
 def _library(generator: Any) -> str:

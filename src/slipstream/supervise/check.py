@@ -1,5 +1,5 @@
-"""The parent's side of `check`. It starts the trial, relays its terminal, reads its messages, ends it if necessary, and
-leaves nothing behind. It returns the session as it was recorded and draws no conclusions.
+"""The parent's side of `check`. It starts the trial, forwards its terminal output, reads its messages and ends it if
+necessary. It leaves nothing behind. It returns the session as it was recorded and draws no conclusions.
 
 It also copies torch's own recording of the observed step to where the user wants it: the profile or, for `memory`, the
 memory snapshot. Both can be opened in torch's viewers."""
@@ -27,6 +27,7 @@ from slipstream.machine.gpu import GpuSampler, find_idle_gpu
 from slipstream.observe.assemble import assemble
 from slipstream.records import Ended, Ending, Message, Progress, Seen, Session, TorchProfile
 from slipstream.sandbox import downloads, overlay
+from slipstream.sandbox.overlap import is_below
 from slipstream.sandbox.workspace import Workspace, Workspaces
 from slipstream.store.sessions import known_speedtest
 from slipstream.supervise.process_tree import no_leftovers
@@ -202,10 +203,10 @@ def _collect(run: _CheckRun, options: CheckOptions, cwd: Path, workspace: Worksp
     except OSError as error:
         run.notes.append(f"What the script downloaded could not be kept: {error}.")
     run.written += [path for path, _ in overlay.written(plan)]
-    run.passed_through = [path for path in plan.through if not overlay.is_below(path, str(workspace.path))]
+    run.passed_through = [path for path in plan.through if not is_below(path, str(workspace.path))]
     run.notes += [
-        f"{name} names {path}, where the script or its working directory is: what was written there was thrown"
-        " away, too."
+        f"The cache {path} ({name}) overlaps with the script's folder or the working directory: what was written there"
+        " was thrown away, too."
         for name, path in overlay.covered_caches(protected_folders(cwd, options.script))
     ]
 
@@ -285,9 +286,9 @@ def shorten(paths: list[str], cwd: Path) -> list[str]:
     temporary = str(overlay.temporary_directory())
     names = []
     for path in paths:
-        if overlay.is_below(path, str(cwd)):
+        if is_below(path, str(cwd)):
             names.append(os.path.relpath(path, cwd))
-        elif not overlay.is_below(path, temporary):
+        elif not is_below(path, temporary):
             names.append(path)
     if len(names) <= _MOST_WRITTEN:
         return names

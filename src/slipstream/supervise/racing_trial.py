@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from slipstream.numbers import plural
 from slipstream.records import Ending, Failure
 from slipstream.sandbox.workspace import Workspace
 from slipstream.supervise.fork_server import ForkServer
@@ -193,5 +194,5 @@ def end_of_script(ending: Ending, num_steps: int | None = None) -> Failure:
     """The failure of a trial whose script ended by itself before it was paused. `num_steps`: how far it came."""
     if ending.message:
         return Failure(ending.message)
-    steps = "" if num_steps is None else f" after {num_steps} steps"
+    steps = "" if num_steps is None else f" after {plural(num_steps, 'step')}"
     return Failure(f"the script ended{steps}", "ended", num_steps)

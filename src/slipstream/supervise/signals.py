@@ -1,16 +1,26 @@
 """Handles signals while a script runs. For `check`, the first Ctrl-C interrupts the script, and the session is still
-saved. The second kills the script. A termination signal is forwarded to the trial. During a race both end the race."""
+saved. The second kills the script. A termination signal is forwarded to the trial. During a race both end the race.
+A signal that was ignored when the command started, for example by nohup, stays ignored."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
 _WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class EndedBySignal(SystemExit):
+    """A termination signal ends the command."""
+
+    def __init__(self, number: int) -> None:
+        self.exit_code = 128 + number
+        super().__init__(self.exit_code)
+        self.name = signal.Signals(number).name
 
 
 class Interrupts:
@@ -22,11 +32,12 @@ class Interrupts:
         self._send = send
         self._num_interrupts = 0
         self._former_mask: set[Any] = set()
-        self._handlers = _handling(dict.fromkeys(_WATCHED, self._handle))
+        self._watched = _not_ignored(_WATCHED)
+        self._handlers = _handling(dict.fromkeys(self._watched, self._handle))
 
     def __enter__(self) -> Interrupts:
         if hasattr(signal, "sigtimedwait"):
-            self._former_mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED))
+            self._former_mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._watched))
         else:  # without it the sender of a signal is unknown; a terminal is the most likely one
             self._handlers.__enter__()
         return self
@@ -40,7 +51,7 @@ class Interrupts:
 
     def look(self) -> None:
         """Handles the signals that arrived since the last call."""
-        while hasattr(signal, "sigtimedwait") and (info := signal.sigtimedwait(_WATCHED, 0)) is not None:
+        while hasattr(signal, "sigtimedwait") and (info := signal.sigtimedwait(self._watched, 0)) is not None:
             # A Ctrl-C in the terminal has already reached the whole foreground group. A signal to this process has not.
             self._act(info.si_signo, is_shared=info.si_code > 0)
 
@@ -60,7 +71,7 @@ def ended_by_signals() -> Iterator[None]:
     """Turns a termination signal into an exception, so that trials are ended and workspaces removed before the exit."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        raise EndedBySignal(number)
 
     with _handling({signal.SIGTERM: leave, signal.SIGHUP: leave}):
         yield
@@ -79,9 +90,13 @@ def _handling(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before = {number: signal.signal(number, handlers[number]) for number in _not_ignored(handlers)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def _not_ignored(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

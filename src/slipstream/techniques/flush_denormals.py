@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slipstream.numbers import in_percent
+from slipstream.numbers import in_percent, plural
 from slipstream.records import Edit, Recipe, Setting
 from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
@@ -79,7 +79,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
             context.patches.on_close(lambda: run_in_pool(lambda: torch.set_flush_denormal(False)))
         share = share_that_flushes()
         if share == 1.0:
-            context.changed(f"denormals are zero in {torch.get_num_threads()} threads")
+            context.changed(f"denormals are zero in {plural(torch.get_num_threads(), 'thread')}")
         else:
             context.decline(f"only {in_percent(share)} of the work runs in threads whose mode could be set")
 

@@ -7,7 +7,7 @@ batch. Hurts the step time: every forward pass runs twice, small pieces keep a d
 of dropout are assigned operator by operator.
 
 The technique declines for models in which samples depend on each other (batch norm), models that return their own loss,
-and models that change their own state while they compute.
+and models that change their tensors, numbers or the length of a list. Other changes are not noticed.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Helps on accelerators where copies take a share of the step. Hurts where memory 
 swapped.
 
 Only copies of loader batches to the device are changed. A copy back to the host, or from a buffer that the script fills
-itself, stays as it was. Do not use it for a script that changes a batch in place after copying it. The bits are
-unchanged.
+itself, stays as it was. Identical unless the script changes a host batch in place after the copy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Asks the system to read the files of coming batches into memory several batches before they are opened.
 
 Helps on disks with slow seeks and on network drives, as long as the data is not in memory yet: in the first epoch, or
-if the data is larger than memory. Hurts hardly: a thread spends a few microseconds per file.
+if the data is larger than memory. Hurts little: a thread spends a few microseconds per file.
 
 The files of each sample are learnt from the first batches and from the dataset's lists of paths. If they cannot be
 derived from the index, or files are opened outside Python, the technique does nothing. It requests at most a tenth of

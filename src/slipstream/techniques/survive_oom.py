@@ -6,7 +6,7 @@ pass through one more operation.
 
 It cannot repeat what runs out of memory elsewhere (the loss, the optimizer, copies of data) or a single sample that
 does not fit. It does not apply to models whose batch cannot be split: batch norm in training, models that return their
-own loss, models that change their own state while they compute, and models that the script compiles.
+own loss, models that change their own tensors, numbers or lists, and models that the script compiles.
 """
 
 from __future__ import annotations

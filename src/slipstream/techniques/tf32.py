@@ -1,7 +1,8 @@
 """Lets fp32 matrix products run on TF32 units, which take inputs with ten bits of mantissa and return fp32.
 
-Helps where an NVIDIA GPU (Ampere or newer) spends its time in fp32 products or convolutions. Hurts the speed never.
-Models that need all 23 bits (some physics, some losses) show the difference in the gradients, which are compared.
+Helps where an NVIDIA GPU (Ampere or newer) spends its time in fp32 products or convolutions. Hurts only
+precision: models that need all 23 bits (some physics, some losses) show the difference in the gradients, which are
+compared.
 """
 
 from __future__ import annotations

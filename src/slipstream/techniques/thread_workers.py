@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slipstream.data.workers.shm_budget import num_batches_held
-from slipstream.numbers import in_ms, in_percent
+from slipstream.numbers import in_ms, in_percent, plural
 from slipstream.records import Edit, Loader, Setting
 from slipstream.techniques._core.card import YES, Answer, Card, no
 from slipstream.techniques._core.observation import Observation
@@ -69,7 +69,7 @@ def applies(observation: Observation) -> Answer:
 
 def _why_none(loader: Loader) -> str:
     if loader.num_batches is not None and loader.num_batches < HELD:
-        return f"an epoch has only {loader.num_batches} batches"
+        return f"an epoch has only {plural(loader.num_batches, 'batch', 'es')}"
     return "memory has no room for the batches of a thread"
 
 
@@ -139,7 +139,7 @@ def _look(context: ApplyContext, threads: Threads, arguments: LoaderArguments, c
         context.decline(f"the loader built {place} uses no threads: {reason}")
         return
     threads.expect(count)
-    context.changed(f"{count} threads in place of num_workers={arguments['num_workers']} {place}")
+    context.changed(f"{plural(count, 'thread')} in place of num_workers={arguments['num_workers']} {place}")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

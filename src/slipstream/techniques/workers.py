@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.data.workers.shm_budget import num_batches_held
-from slipstream.numbers import in_ms
+from slipstream.numbers import in_ms, plural
 from slipstream.records import Edit, Loader, Setting
 from slipstream.techniques._core.card import YES, Answer, Card, no
 from slipstream.techniques._core.observation import Observation
@@ -76,7 +76,7 @@ def _why_none(observation: Observation, loader: Loader) -> str:
         return "another number of workers would change the batches of an iterable dataset in number and size"
     if num_batches_held(observation.environment, loader) < HELD:
         return "/dev/shm has no room for the batches of a worker"
-    return f"an epoch has only {loader.num_batches} batches"
+    return f"an epoch has only {plural(loader.num_batches or 0, 'batch', 'es')}"
 
 
 def settings(observation: Observation) -> list[Setting]:

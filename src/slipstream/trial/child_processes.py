@@ -76,7 +76,7 @@ def unfollow(run: ScriptRun) -> None:
 
 def start_spawned(encoded: bytes) -> None:
     """Called in a spawned child before the script is imported there. The child's own children are followed too."""
-    from slipstream.trial import shutdown
+    from slipstream.trial import exit_deadline
     from slipstream.trial.lifecycle import ScriptRun, TrialSettings
 
     settings, function_name = msgspec.json.decode(encoded, type=tuple[TrialSettings, str])
@@ -84,7 +84,7 @@ def start_spawned(encoded: bytes) -> None:
     run.start("child")
     follow(run)
     _leave_at_end(run)
-    shutdown.limit_stopping(run)
+    exit_deadline.limit_stopping(run)
 
 
 def _leave_at_end(run: ScriptRun) -> None:
@@ -92,13 +92,13 @@ def _leave_at_end(run: ScriptRun) -> None:
     calls this function afterwards."""
     from multiprocessing import util
 
-    from slipstream.trial import shutdown
+    from slipstream.trial import exit_deadline
 
     start_ns = time.perf_counter_ns()
 
     def leave() -> None:
         if run.recorder.role == "child":  # a loader's worker is closed by WorkerSeam
-            reason: Literal["stopped", "finished"] = "stopped" if shutdown.has_stopped() else "finished"
+            reason: Literal["stopped", "finished"] = "stopped" if exit_deadline.has_stopped() else "finished"
             run.leave(Ending(reason, 0, (time.perf_counter_ns() - start_ns) / 1e9))
 
     util.Finalize(None, leave, exitpriority=-100)

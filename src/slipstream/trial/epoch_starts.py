@@ -30,8 +30,8 @@ class EpochStarts:
         self._pending = (0, 0)  # the id of an iterator that returned its first batch, and how long both took
 
     def install(self, patches: Patches) -> None:
-        patches.around(DataLoader, "__iter__", "starts.iter", self._before, self._after_iter)
-        patches.around(_BaseDataLoaderIter, "__next__", "starts.next", self._before, self._after_next)
+        patches.around(DataLoader, "__iter__", "epoch_starts.iter", self._before, self._after_iter)
+        patches.around(_BaseDataLoaderIter, "__next__", "epoch_starts.next", self._before, self._after_next)
 
     def estimate_s(self) -> float:
         """The mean cost of one start. Until there is a second start: the cost of the first, minus a usual wait."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from slipstream.numbers import plural
 from slipstream.observe.message_queue import Sink
 from slipstream.observe.recorder import Recorder
 from slipstream.records import Ended, Ending, Message, Precision, Recipe, Role, Tick, Told
@@ -143,7 +144,7 @@ class ScriptRun:
         samples = self.step_count.count_samples()
         digits = 0 if samples >= 10 * seconds else 1
         rate = f", {samples / seconds:,.{digits}f} samples/s" if samples else ""
-        return f"slipstream: {steps:,} steps in {seconds:.1f} s ({steps / seconds:.1f} steps/s{rate})"
+        return f"slipstream: {plural(steps, 'step')} in {seconds:.1f} s ({steps / seconds:.1f} steps/s{rate})"
 
     def excuse(self, ending: Ending) -> Ending:
         return ending if self._mode is None else self._mode.excuse(ending)

@@ -16,12 +16,13 @@ from pathlib import Path
 import msgspec
 
 from slipstream.launch.as_main import LaunchError, interpreter_flags, launch
-from slipstream.launch.target import is_module, protected_folders
+from slipstream.launch.target import LAUNCHERS, is_module, protected_folders
 from slipstream.records import Ending, Told
 from slipstream.sandbox import downloads, mounts, offline_trackers, overlay, overlay_rename, redirect_writes
+from slipstream.sandbox.overlap import is_below
 from slipstream.seams.import_hooks import ImportHooks
 from slipstream.seams.user_code import claim
-from slipstream.trial import child_processes, shutdown
+from slipstream.trial import child_processes, exit_deadline
 from slipstream.trial.forked import ForkSafety, refuse
 from slipstream.trial.lifecycle import TrialSettings, start_run
 from slipstream.trial.recipe_protocol import ApplyRecipe
@@ -32,7 +33,6 @@ REFUSED = "refused"  # files in the spool directory, each with a sentence
 UNCOVERED = "uncovered"
 EXIT_REFUSED = 2
 EXIT_UNCOVERED = 70
-_LAUNCHERS = {"torch", "accelerate", "lightning", "deepspeed", "transformers"}
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ def main(ticket_path: str, apply_recipe: ApplyRecipe | None = None, fork_safety:
     elif not is_covered:
         _redirect(ticket, run.import_hooks)
     child_processes.follow(run)
-    shutdown.limit_stopping(run)
+    exit_deadline.limit_stopping(run)
 
     def leave(ending: Ending) -> None:
         child_processes.unfollow(run)
@@ -112,7 +112,7 @@ def _claim_module(script: list[str]) -> None:
     if not is_module(script):
         return
     top = script[1].partition(".")[0]
-    if top not in _LAUNCHERS:
+    if top not in LAUNCHERS:
         with contextlib.suppress(Exception):  # finding a top-level package runs none of its code
             spec = importlib.util.find_spec(top)
             for folder in (spec and spec.submodule_search_locations) or []:
@@ -135,7 +135,7 @@ def _enter_view(ticket: Ticket, spool: Path) -> bool:
         _tell(spool, Told(note=f"What the script writes in {places} itself is real: no overlay was possible there."))
     if ticket.plan.own_user:
         overlay_rename.allow_moving_directories()
-    return cwd not in ticket.plan.bare and not any(overlay.is_below(cwd, path) for path in uncovered)
+    return cwd not in ticket.plan.bare and not any(is_below(cwd, path) for path in uncovered)
 
 
 def _redirect(ticket: Ticket, import_hooks: ImportHooks) -> None:

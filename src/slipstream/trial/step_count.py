@@ -37,10 +37,10 @@ class StepCount:
     def install(self, patches: Patches, early: Patches) -> None:
         """`early` holds patches that only scripts without an optimizer need. They are undone at the first update."""
         front = functools.partial(self._shorten_next, patches=patches)
-        patches.around(_BaseDataLoaderIter, "__next__", "tally.batch", None, self._after_batch, front=front)
-        hook = patches.guard("tally.update", self._after_update)
+        patches.around(_BaseDataLoaderIter, "__next__", "step_count.batch", None, self._after_batch, front=front)
+        hook = patches.guard("step_count.update", self._after_update)
         patches.on_close(register_optimizer_step_post_hook(hook).remove)
-        early.around(torch.autograd, "backward", "tally.backward", None, self._after_backward)
+        early.around(torch.autograd, "backward", "step_count.backward", None, self._after_backward)
         self._early: Patches | None = early
 
     @property
@@ -80,7 +80,7 @@ class StepCount:
         training evicts slipstream's code from the CPU caches between two batches, so that each frame costs cache
         misses."""
         original, full_path = passage.original, passage.function
-        count = patches.register("tally.batch.samples", count_samples)
+        count = patches.register("step_count.batch.samples", count_samples)
 
         def passing(iterator: Any) -> Any:
             if id(iterator) != self._iterator:

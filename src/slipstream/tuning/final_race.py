@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from slipstream.numbers import times
+from slipstream.numbers import plural, times
 from slipstream.records import Choice, Decision, Numerics, Recipe, Speed, TrialRecord, Verdict
 from slipstream.report.text.numerics import describe_numerics
 from slipstream.tuning.comparison import LUCK, Comparison, Outcome
@@ -208,6 +208,7 @@ def _weigh(
     if not comparison.is_proved():
         return (
             "kept",
-            f"by its own race; there was time for {speed.num_rounds} rounds of the whole recipe: {times(speed)}",
+            f"by its own race; there was time for {plural(speed.num_rounds, 'round')} of the whole recipe:"
+            f" {times(speed)}",
         )
     return "kept", f"{times(speed)} against the unchanged script"

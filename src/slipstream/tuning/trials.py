@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from slipstream.numbers import plural
 from slipstream.records import BlockTiming, Failure, Fingerprint, Precision, Recipe, Role, TrialRecord, TrialSpec
 from slipstream.tuning.progress import ProgressListener
 from slipstream.wire.backend import RaceBackend
@@ -168,7 +169,7 @@ def _closed(timing: BlockTiming, num_steps: int, is_only: bool) -> BlockTiming:
     if timing.num_steps > num_steps // 2:
         return timing
     reached = timing.first_step + timing.num_steps
-    ended = Failure(f"the script ended after {reached} steps, too few to time it", "ended", reached)
+    ended = Failure(f"the script ended after {plural(reached, 'step')}, too few to time it", "ended", reached)
     failure = ended if is_only else None
     return msgspec.structs.replace(timing, is_disturbed=True, failure=failure)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from slipstream.diagnose.statistics import median
-from slipstream.numbers import in_bytes, times
+from slipstream.numbers import in_bytes, plural, times
 from slipstream.records import Choice, Decision, Numerics, Speed, TrialRecord, Verdict
 from slipstream.report.text.numerics import describe_numerics
 from slipstream.tuning.block_length import typical_step_s
@@ -120,7 +120,7 @@ def _lost(comparison: Comparison) -> tuple[Decision, str]:
         return "rejected", f"no relevant gain: {_at_most(speed)}"
     if speed.ratio <= HOPELESS:  # it is not raced again, even if there is time
         return "rejected", f"far behind when it was paused for others: {times(speed)}"
-    return "unsure", f"not decided in {speed.num_rounds} rounds: {times(speed)}; a longer --budget helps"
+    return "unsure", f"not decided in {plural(speed.num_rounds, 'round')}: {times(speed)}; a longer --budget helps"
 
 
 def _at_most(speed: Speed) -> str:

@@ -17,6 +17,7 @@ from slipstream.diagnose.notes import is_short_of_cores
 from slipstream.diagnose.selection import num_workers
 from slipstream.diagnose.speedtest_ranges import is_busy
 from slipstream.diagnose.summary import settled_steps
+from slipstream.numbers import plural
 from slipstream.records import (
     PHASES,
     BusySession,
@@ -140,15 +141,16 @@ def _notes(before: Session, after: Session, names: tuple[str, str]) -> Iterator[
         yield "These are two different scripts."
     per_step = [round(one.summary.samples_per_step) if one.summary else 0 for one in (before, after)]
     if per_step[0] != per_step[1]:
-        yield f"A step had {per_step[0]:,} samples before and {per_step[1]:,} after: step times are not comparable."
+        samples = plural(per_step[0], "sample")
+        yield f"A step had {samples} before and {per_step[1]:,} after: step times are not comparable."
     for name, session in zip(names, (before, after), strict=True):
         if (num_units := sum(map(len, units_of(session)))) < FEWEST_UNITS:
-            yield f"{name} has only {num_units} steps: too few for a meaningful interval."
+            yield f"{name} has only {plural(num_units, 'step')}: too few for a meaningful interval."
         busy = _busy(session, name)
         if busy is not None and busy.when == "during":
             yield f"The machine was busy during {name}: its threads did not get the cores that they asked for."
         elif busy is not None:
-            load = f"a load of {busy.load:.1f} on {busy.num_cores:g} cores"
+            load = f"a load of {busy.load:.1f} on {plural(busy.num_cores, 'core')}"
             yield f"The machine was busy when {name} began: {load}."
 
 

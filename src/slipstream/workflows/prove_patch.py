@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from slipstream.numbers import plural
 from slipstream.records import (
     BlockTiming,
     Choice,
@@ -164,5 +165,5 @@ class PatchedBackend:
         """Add the recipe with the patch, and what the patch changed. The trial itself does not know either."""
         spec = self._specs[trial]
         is_patched = spec.recipe.setting_of(PATCH) is not None
-        patched = [TechniqueNote(PATCH, f"{len(self._files)} files")] if is_patched else []
+        patched = [TechniqueNote(PATCH, plural(len(self._files), "file"))] if is_patched else []
         return msgspec.structs.replace(record, spec=spec, changes=[*record.changes, *patched])

@@ -33,11 +33,11 @@ def picture(size: tuple[int, int], mode: str = "RGB") -> Image.Image:
 @pytest.mark.parametrize("size", SIZES)
 def test_bytes_only_change_places(size: tuple[int, int]) -> None:
     image = picture(size)
-    assert PlaneKernel().pack(image.im) == image.tobytes()
+    assert PlaneKernel().to_bytes(image.im) == image.tobytes()
     if min(size) > 1:
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
         assert is_interleaved(pixels)
-        ours, theirs = PlaneKernel().part(pixels), pixels.contiguous()
+        ours, theirs = PlaneKernel().to_planes(pixels), pixels.contiguous()
         assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
 
 
@@ -62,9 +62,9 @@ class Counted(PlaneKernel):
     is_wrong = False
     num_calls = 0
 
-    def pack(self, core: Any) -> bytes:
+    def to_bytes(self, core: Any) -> bytes:
         self.num_calls += 1
-        made = super().pack(core)
+        made = super().to_bytes(core)
         return made[:-1] + bytes([made[-1] ^ 1]) if self.is_wrong else made
 
 
@@ -104,7 +104,7 @@ def test_tensors_in_a_worker_equal_torchs(monkeypatch: pytest.MonkeyPatch) -> No
         for _ in range(FIRST + 2):
             assert torch.equal(turned.contiguous(), bare) and turned.contiguous().is_contiguous()
         channels_last = turned.unsqueeze(0).contiguous(memory_format=torch.channels_last)
-        monkeypatch.setattr(PlaneKernel, "part", lambda self, pixels: torch.zeros(pixels.shape, dtype=torch.uint8))
+        monkeypatch.setattr(PlaneKernel, "to_planes", lambda self, pixels: torch.zeros(pixels.shape, dtype=torch.uint8))
         conversion._spot_check._proved[1] = 0  # so that results are compared again
         assert torch.equal(turned.contiguous(), bare) and torch.equal(turned.contiguous(), bare)
     finally:
@@ -115,9 +115,9 @@ def test_tensors_in_a_worker_equal_torchs(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_wrapped_loop_is_pickled_in_its_own_way() -> None:
     conversion = ArrayConversion(PlaneKernel(), lambda: None, lambda: None)
-    assert to_array._PartingLoop(worker._worker_loop, conversion).__reduce__() == "_worker_loop"
+    assert to_array._ContiguousLoop(worker._worker_loop, conversion).__reduce__() == "_worker_loop"
     inside = ReusingLoop(worker._worker_loop, 2, 8)
-    assert to_array._PartingLoop(inside, conversion).__reduce__() == inside.__reduce__()
+    assert to_array._ContiguousLoop(inside, conversion).__reduce__() == inside.__reduce__()
 
 
 class Tensors(Dataset[Any]):

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -61,10 +63,10 @@ class Columns:
         return {"input_ids": [[0] * (row % 7) for row in range(*rows.indices(2500))]}
 
 
-Columns.__module__ = "datasets.arrow_dataset"
-
-
-def test_columns_are_read_in_chunks() -> None:
+def test_columns_are_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("datasets.arrow_dataset")
+    module.Dataset = Columns
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     assert lengths_of(Columns()).tolist() == [row % 7 for row in range(2500)]
 
 

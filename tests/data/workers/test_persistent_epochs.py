@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from typing import Any
 
 import pytest
@@ -260,6 +262,52 @@ def test_the_loader_works_without_workers_that_cannot_start(
         assert read(loader) == bare
         monkeypatch.undo()
     assert any("could not be started (OSError" in sentence for sentence in context.declined)
+
+
+def test_workers_that_start_only_partly_end_silently(
+    applied: Any, numbers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch.multiprocessing
+
+    started: list[Any] = []
+
+    class Process(torch.multiprocessing.Process):  # type: ignore[name-defined, misc]
+        def start(self) -> None:
+            if started:
+                raise OSError(12, "Cannot allocate memory")
+            started.append(self)
+            super().start()
+
+    noise: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", noise.append)
+    with applied(workers=2):
+        loader = shuffled(numbers())
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.multiprocessing, "Process", Process)
+            assert len(read(loader, 1, draws=False)) == 7
+        gc.collect()
+        assert not started[0].is_alive()
+    assert not noise
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_workers_do_not_stay_if_the_dataset_cannot_be_examined(
+    applied: Any, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    from slipstream.data.workers import persistent_epochs
+
+    examine, epochs = persistent_epochs.fingerprint_of, []
+
+    def fail(*args: Any) -> Any:
+        raise ReferenceError("weakly-referenced object no longer exists")
+
+    with applied(**({"persistent_workers": True} if kept else {"workers": 1})) as context:
+        loader: Any = DataLoader(Identities(), 4, num_workers=1 if kept else 0)
+        for function in (examine, fail, examine):
+            monkeypatch.setattr(persistent_epochs, "fingerprint_of", function)
+            epochs.append({int(p) for batch in loader for p in batch})
+    assert epochs[0].isdisjoint(epochs[1]) and any("cannot be checked" in sentence for sentence in context.declined)
+    assert epochs[1].isdisjoint(epochs[2]) if kept else epochs[1] == epochs[2] == {os.getpid()}
 
 
 class Loading(Dataset[Any]):

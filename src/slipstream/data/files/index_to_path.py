@@ -15,75 +15,75 @@ from torch.utils.data import ConcatDataset, Subset
 
 from slipstream.data.workers.dataset_fingerprint import walk
 
-Text = Callable[[int], Any]  # the entry of a list on the dataset for an index
-Path = Callable[[int], str]
-Note = tuple[list[int], list[str]]  # the indices of a batch, and the files that were opened for it
+EntryOf = Callable[[int], Any]  # the entry of a list on the dataset for an index
+PathOf = Callable[[int], str]
+BatchFiles = tuple[list[int], list[str]]  # the indices of a batch, and the files that were opened for it
 _FEWEST_SAMPLES = 4
 _DEPTH = 2  # attributes of the dataset, and of a dataset that it wraps
 
 
-def learn_paths(dataset: Any, notes: Sequence[Note]) -> list[Path]:
+def learn_paths(dataset: Any, batches: Sequence[BatchFiles]) -> list[PathOf]:
     """One function per file of a sample, from index to path. Empty if the index does not determine the files."""
-    if sum(len(indices) for indices, _ in notes) < _FEWEST_SAMPLES or not notes[0][1]:
+    if sum(len(indices) for indices, _ in batches) < _FEWEST_SAMPLES or not batches[0][1]:
         return []
-    found: dict[str, Path] = {}  # keyed by the file of the first sample, because two lists may name the same files
-    for text in _texts_of(dataset):
-        path = _prove(text, notes)
-        if path is not None:
-            found.setdefault(path(notes[0][0][0]), path)
+    found: dict[str, PathOf] = {}  # keyed by the file of the first sample, because two lists may name the same files
+    for entry_of in _entries_of(dataset):
+        path_of = _prove(entry_of, batches)
+        if path_of is not None:
+            found.setdefault(path_of(batches[0][0][0]), path_of)
     return list(found.values())
 
 
-def _prove(text: Text, notes: Sequence[Note]) -> Path | None:
-    """The function from index to path that fits all notes, or None. A path is the text itself, optionally below a
+def _prove(entry_of: EntryOf, batches: Sequence[BatchFiles]) -> PathOf | None:
+    """The function from index to path that fits all batches, or None. A path is the entry itself, optionally below a
     constant directory and with a constant suffix."""
-    first, opened = notes[0]
-    part = _text_at(text, first[0])
+    first, opened = batches[0]
+    part = _entry_at(entry_of, first[0])
     for whole in opened if part else ():
         at = whole.rfind(part)
         before, after = whole[:at], whole[at + len(part) :]
         if at < 0 or (before and not before.endswith(os.sep)) or (after and not after.startswith(".")):
             continue
-        is_right = all(f"{before}{_text_at(text, i)}{after}" in seen for indices, seen in notes for i in indices)
-        if is_right and len({_text_at(text, index) for indices, _ in notes for index in indices}) > 1:
-            return lambda index: f"{before}{_text_at(text, index)}{after}"
+        is_right = all(f"{before}{_entry_at(entry_of, i)}{after}" in seen for indices, seen in batches for i in indices)
+        if is_right and len({_entry_at(entry_of, index) for indices, _ in batches for index in indices}) > 1:
+            return lambda index: f"{before}{_entry_at(entry_of, index)}{after}"
     return None
 
 
-def _text_at(text: Text, index: int) -> str:
-    value = text(index)
+def _entry_at(entry_of: EntryOf, index: int) -> str:
+    value = entry_of(index)
     return os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
 
 
 # --- the lists on a dataset ------------------------------------------------------------------------------------------
 
 
-def _texts_of(dataset: Any) -> list[Text]:
+def _entries_of(dataset: Any) -> list[EntryOf]:
     if type(dataset) is Subset:
         chosen = dataset.indices
-        return [_through(text, chosen) for text in _texts_of(dataset.dataset)]
+        return [_through(entry_of, chosen) for entry_of in _entries_of(dataset.dataset)]
     if type(dataset) is ConcatDataset:
-        parts = [_texts_of(part) for part in dataset.datasets]
-        return [_across(texts, dataset.cumulative_sizes) for texts in zip(*parts, strict=False)]
+        parts = [_entries_of(part) for part in dataset.datasets]
+        return [_across(columns, dataset.cumulative_sizes) for columns in zip(*parts, strict=False)]
     num_samples = len(dataset)
     roots = [dataset] if isinstance(dataset, (list, tuple)) else []
     values = [*roots, *(value for _, value in walk(dataset, _DEPTH))]
-    return [text for value in values for text in _columns(value, num_samples)]
+    return [entry_of for value in values for entry_of in _columns(value, num_samples)]
 
 
-def _through(text: Text, chosen: Sequence[int]) -> Text:
-    return lambda index: text(int(chosen[index]))
+def _through(entry_of: EntryOf, chosen: Sequence[int]) -> EntryOf:
+    return lambda index: entry_of(int(chosen[index]))
 
 
-def _across(texts: Sequence[Text], ends: Sequence[int]) -> Text:
-    def text(index: int) -> Any:
+def _across(columns: Sequence[EntryOf], ends: Sequence[int]) -> EntryOf:
+    def entry_of(index: int) -> Any:
         part = bisect.bisect_right(ends, index)
-        return texts[part](index - (ends[part - 1] if part else 0))
+        return columns[part](index - (ends[part - 1] if part else 0))
 
-    return text
+    return entry_of
 
 
-def _columns(value: Any, num_samples: int) -> Iterator[Text]:
+def _columns(value: Any, num_samples: int) -> Iterator[EntryOf]:
     numpy: Any = sys.modules.get("numpy")
     pandas: Any = sys.modules.get("pandas")
     if isinstance(value, (list, tuple)) and len(value) == num_samples:
@@ -98,7 +98,7 @@ def _columns(value: Any, num_samples: int) -> Iterator[Text]:
         yield _of_column(value)
 
 
-def _of_rows(rows: Any) -> Iterator[Text]:
+def _of_rows(rows: Any) -> Iterator[EntryOf]:
     first: Any = rows[0] if len(rows) else None
     if isinstance(first, (str, os.PathLike)):
         yield lambda index: rows[index]
@@ -110,5 +110,5 @@ def _of_rows(rows: Any) -> Iterator[Text]:
             yield lambda index, at=at: rows[index][at]  # type: ignore[misc]
 
 
-def _of_column(column: Any) -> Text:
+def _of_column(column: Any) -> EntryOf:
     return lambda index: column.iat[index]

@@ -21,7 +21,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Sub
 from torch.utils.data._utils import worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _SingleProcessDataLoaderIter
 
-from slipstream.data.files.index_to_path import Note, Path
+from slipstream.data.files.index_to_path import BatchFiles, PathOf
 from slipstream.data.files.readahead_thread import ReadaheadThread, most_bytes
 from slipstream.data.threads.iterator import ThreadedIter
 from slipstream.data.workers.worker_loop import DATA_QUEUE, INDEX_QUEUE, WorkerLoop, check_arguments
@@ -68,7 +68,7 @@ _OPENED = OpenedFiles()
 class UpcomingFiles:
     """The upcoming batches of one iterator and their files."""
 
-    def __init__(self, loader: Any, depth: int, known: list[Path] | None, on_paths: Callable[..., None]) -> None:
+    def __init__(self, loader: Any, depth: int, known: list[PathOf] | None, on_paths: Callable[..., None]) -> None:
         self.key = next(_keys)
         _receivers[self.key] = self
         self.adviser = ReadaheadThread(_num_in_flight(loader), most_bytes())
@@ -78,7 +78,7 @@ class UpcomingFiles:
         self._depth = depth if draws_at_once(loader._index_sampler) else 0
         self._dataset = loader.dataset
         self._on_paths = on_paths
-        self._notes: list[Note] = []
+        self._notes: list[BatchFiles] = []
         self._num_notes = NUM_WATCHED * max(1, loader.num_workers)
         self._source: Any = None  # the iterator over indices; each epoch has a new one
         self._drawn: deque[Any] = deque()
@@ -106,11 +106,11 @@ class UpcomingFiles:
             if self._is_useful:
                 self.adviser.announce(indices_of(index))
 
-    def _set_paths(self, paths: list[Path]) -> None:
+    def _set_paths(self, paths: list[PathOf]) -> None:
         self._is_useful = bool(paths)
         self._on_paths(paths)
 
-    def add_note(self, note: Note) -> None:
+    def add_note(self, note: BatchFiles) -> None:
         """Record which files a batch opened. After enough notes, start reading the files of later batches ahead."""
         if not self.is_watching:
             return
@@ -145,7 +145,7 @@ class ReadAhead:
         self._tell = tell
         self._decline = decline
         # Keyed by the id of the dataset. The dataset is kept alive so that its id is not given to another object.
-        self._known: dict[int, tuple[Any, list[Path]]] = {}
+        self._known: dict[int, tuple[Any, list[PathOf]]] = {}
         self._loop = NotingLoop(worker._worker_loop)
         self._wanted: set[int] = set()  # ids of datasets
 
@@ -155,9 +155,11 @@ class ReadAhead:
 
     def install(self, patches: Patches) -> None:
         check_arguments()
-        patches.around(_BaseDataLoaderIter, "__init__", "coming.iterator", self._before, _after)
+        patches.around(_BaseDataLoaderIter, "__init__", "read_ahead.iterator", self._before, _after)
         patches.replace(_BaseDataLoaderIter, "_next_index", _drawing(_BaseDataLoaderIter._next_index))
-        patches.around(_SingleProcessDataLoaderIter, "_next_data", "coming.batch", _before_batch, _after_batch, _drop)
+        patches.around(
+            _SingleProcessDataLoaderIter, "_next_data", "read_ahead.batch", _before_batch, _after_batch, _drop
+        )
         patches.replace(worker, "_worker_loop", self._loop)
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -181,7 +183,7 @@ class ReadAhead:
         if upcoming.is_watching:
             self._loop.key = upcoming.key
 
-    def _found(self, dataset: Any, paths: list[Path]) -> None:
+    def _found(self, dataset: Any, paths: list[PathOf]) -> None:
         if len(self._known) >= _MOST_KNOWN:
             self._known.pop(next(iter(self._known)))
         self._known[id(dataset)] = dataset, paths
@@ -279,14 +281,14 @@ class NoteQueue:
 
 
 class _Noted:
-    def __init__(self, message: Any, key: int, note: Note) -> None:
+    def __init__(self, message: Any, key: int, note: BatchFiles) -> None:
         self._contents = message, key, note
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return take_note, self._contents
 
 
-def take_note(message: Any, key: int, note: Note) -> Any:
+def take_note(message: Any, key: int, note: BatchFiles) -> Any:
     """Unpickled in the main process: deliver the note and return torch's own message."""
     upcoming = _receivers.get(key)
     if upcoming is not None:

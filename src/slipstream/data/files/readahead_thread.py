@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from slipstream.data.files.index_to_path import Note, Path, learn_paths
+from slipstream.data.files.index_to_path import BatchFiles, PathOf, learn_paths
 
 MOST_BYTES = 256 * 2**20  # requested ahead at a time, if enough memory is available
 MEMORY_SHARE = 0.1  # of the available memory
@@ -60,7 +60,7 @@ class ReadaheadThread:
     requests the files of a batch between these two calls."""
 
     def __init__(self, num_in_flight: int, budget: int) -> None:
-        self.paths: list[Path] = []
+        self.paths: list[PathOf] = []
         self._num_in_flight = num_in_flight  # batches that have begun and may still wait for their files
         self._budget = budget
         self._waiting: deque[tuple[int, list[int]]] = deque()
@@ -99,7 +99,7 @@ class ReadaheadThread:
         the time of the fork, by a thread that the worker does not have."""
         self._is_over = True
 
-    def start(self, dataset: Any, notes: Sequence[Note], on_paths: Callable[[list[Path]], None]) -> None:
+    def start(self, dataset: Any, notes: Sequence[BatchFiles], on_paths: Callable[[list[PathOf]], None]) -> None:
         """Start the thread. It learns where the files are and, if that succeeds, requests them."""
 
         def work() -> None:

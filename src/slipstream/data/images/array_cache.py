@@ -120,7 +120,7 @@ class ArrayDecoding:
         if described is None or not is_settled(identity) or not source.is_whole() or source.identity() != identity:
             return
         facts = ImageFacts(key, *described, -1, folder_of(source.path))
-        if self._cache.has_room(key, result.nbytes):
+        if self._cache.reserve(key, result.nbytes):
             self._cache.keep(facts, kind.read(result))
 
 

@@ -21,9 +21,9 @@ _COMPILED = "compiled"
 _LONGEST_S = 120.0
 _DIGITS = 16  # of a digest in a file name
 _FLAGS = ("-O3", "-shared", "-fPIC")
-# Our results must round like Pillow's. On x86-64 the default target of compilers has no fused multiply-add, and
-# Pillow's builds use none either. On other machines both builds follow the compiler's default, which is most likely the
-# same.
+# The C code must round as Pillow does, and a fused multiply-add rounds once where two instructions round twice. Builds
+# of Pillow for x86-64 do not use it, so it is switched off here. On other machines both depend on the compiler's
+# default.
 _UNFUSED = ("-ffp-contract=off",) if platform.machine().lower() in ("x86_64", "amd64") else ()
 
 

@@ -46,8 +46,8 @@ class DecodeCache:
             self._on_use()
         return found
 
-    def has_room(self, key: bytes, num_bytes: int) -> bool:
-        """Whether an image may be stored. To be called once per image, before `keep`."""
+    def reserve(self, key: bytes, num_bytes: int) -> bool:
+        """Reserve room for an image. Returns whether `keep` may store it. To be called exactly once per image."""
         is_time = num_bytes <= MOST_BYTES and time.monotonic() >= self._resume_s
         return is_time and self.allowance.may_keep(key, num_bytes)
 
@@ -62,7 +62,7 @@ class DecodeCache:
         self._on_use()
         took_s = time.monotonic() - start_s
         if took_s > SLOW_S:
-            # More than a second means that the trial was stopped during a race, and not that the disk is that slow.
+            # Only one second counts: a longer time most likely includes a pause of this trial in a race.
             self._resume_s = start_s + PATIENCE * min(took_s, 1.0)
 
     def disable(self, fault: BaseException) -> None:
@@ -96,7 +96,8 @@ def identity_of(file: Any) -> Identity | None:
 
 def identity_of_file(facts: os.stat_result) -> Identity | None:
     """The identity of a regular file. It includes the change time, which cannot be set back as the modification time
-    can. It leaves out the device number, which differs in a trial's overlay; the change time makes up for it."""
+    can. It does not include the device number, which is different in a trial's overlay. Files of two devices that agree
+    in everything else, down to the nanoseconds of the change time, are not expected."""
     if not stat.S_ISREG(facts.st_mode):
         return None
     return "file", facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns

@@ -196,7 +196,7 @@ class PillowDecoding:
         width, height = image.size
         row_bytes = width * _RAW[image.mode][1]
         make = getattr(self._images.core, "map_buffer", None)
-        if make is None or not self._cache.has_room(key, row_bytes * height):
+        if make is None or not self._cache.reserve(key, row_bytes * height):
             return None
         memory = np.zeros(row_bytes * height + SPARE_BYTES, dtype=np.uint8)
         image.im = core = make(memory, image.size, "raw", 0, (image.mode, row_bytes, 1))

@@ -1,10 +1,11 @@
-"""Replaces `Image.tobytes`, which NumPy calls to read pixels, and in workers also `Tensor.contiguous`, with our own C
-code. The first results of each, and later one in many, are computed in both ways and compared. One difference disables
-the replacement permanently. `Tensor.contiguous` is not replaced in the script's own process, where models call it and
-compilers inspect it.
+"""Replaces two methods with faster C code. NumPy calls `Image.tobytes` to read the pixels of an image.
+`Tensor.contiguous` is replaced in loader workers only: in the script's own process models call it and compilers inspect
+it. The first results of each method, and a few later ones, are computed by the original too. If one differs, the
+replacement is disabled permanently.
 
-`PlaneKernel` calls the C code. It copies the RGB pixels of Pillow to contiguous bytes, and separates interleaved bytes
-of torch into one plane per colour. Bytes only change places. Its callers check the results."""
+`PlaneKernel` calls the C code. `to_bytes` copies the RGB pixels of Pillow, which take four bytes each, to contiguous
+memory. `to_planes` separates the interleaved bytes of a tensor into one plane per colour. Neither changes a value,
+and the callers check the results."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from slipstream.data.images.spot_check import SpotCheck
 from slipstream.data.workers.worker_loop import WorkerLoop
 from slipstream.seams.patching import Patches
 
-_PACKING, _PARTING = range(2)  # kinds for SpotCheck
+_TO_BYTES, _TO_PLANES = range(2)  # kinds for SpotCheck
 _LEAST_PIXELS = 1024  # for fewer pixels, calling C takes as long as the work
 Method = Callable[..., Any]
 
@@ -37,48 +38,55 @@ class ArrayConversion:
         self._spot_check = SpotCheck()
 
     def install(self, patches: Patches) -> None:
-        patches.replace(Image.Image, "tobytes", self._packing(Image.Image.tobytes))
-        patches.replace(worker, "_worker_loop", _PartingLoop(worker._worker_loop, self))
+        patches.replace(Image.Image, "tobytes", self._tobytes(Image.Image.tobytes))
+        patches.replace(worker, "_worker_loop", _ContiguousLoop(worker._worker_loop, self))
 
     def install_in_worker(self, patches: Patches) -> None:
-        patches.replace(torch.Tensor, "contiguous", self._parting(torch.Tensor.contiguous))
+        patches.replace(torch.Tensor, "contiguous", self._contiguous(torch.Tensor.contiguous))
 
-    def _packing(self, original: Method) -> Method:
+    def _tobytes(self, original: Method) -> Method:
         @functools.wraps(original)
         def tobytes(image: Any, encoder_name: str = "raw", *args: Any) -> Any:
-            if args or encoder_name != "raw" or image.mode != "RGB" or not self._spot_check.has(_PACKING):
+            if args or encoder_name != "raw" or image.mode != "RGB" or not self._spot_check.has(_TO_BYTES):
                 return original(image, encoder_name, *args)
             image.load()  # as Pillow does here, so that the script gets an exception about the file
-            made = self._try_packing(image)
-            if made is not None and self._spot_check.wants_proof(_PACKING):
-                return self._prove(_PACKING, made, original(image), bytes.__eq__)
+            made = self._try_to_bytes(image)
+            if made is not None and self._spot_check.wants_proof(_TO_BYTES):
+                return self._prove(_TO_BYTES, made, original(image), bytes.__eq__)
             return original(image) if made is None else made
 
         return tobytes
 
-    def _try_packing(self, image: Any) -> bytes | None:
+    def _try_to_bytes(self, image: Any) -> bytes | None:
         try:
             core = image.im
             if core.mode != "RGB" or core.size != image.size or core.size[0] * core.size[1] < _LEAST_PIXELS:
                 return None
-            made = self._planes.pack(core)
+            made = self._planes.to_bytes(core)
             self._on_use()
             return made
         except Exception:  # for example out of memory: Pillow does the work or raises the same
             return None
 
-    def _parting(self, original: Method) -> Method:
+    def _contiguous(self, original: Method) -> Method:
         @functools.wraps(original)
         def contiguous(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if args or kwargs or not is_interleaved(tensor) or not self._spot_check.has(_PARTING):
-                return original(tensor, *args, **kwargs)
-            made = self._planes.part(tensor)
-            self._on_use()
-            if self._spot_check.wants_proof(_PARTING):
-                return self._prove(_PARTING, made, original(tensor), torch.equal)
-            return made
+            made = None if args or kwargs else self._try_planes(tensor)
+            if made is not None and self._spot_check.wants_proof(_TO_PLANES):
+                return self._prove(_TO_PLANES, made, original(tensor), torch.equal)
+            return original(tensor, *args, **kwargs) if made is None else made
 
         return contiguous
+
+    def _try_planes(self, tensor: Any) -> torch.Tensor | None:
+        try:
+            if not is_interleaved(tensor) or not self._spot_check.has(_TO_PLANES) or _is_intercepted():
+                return None
+            made = self._planes.to_planes(tensor)
+            self._on_use()
+            return made
+        except Exception:  # for example a tensor without memory of its own, as inside torch.func.vmap
+            return None
 
     def _prove(self, kind: int, made: Any, wanted: Any, is_same: Callable[[Any, Any], bool]) -> Any:
         """Compare our result with the original one, and return the original one."""
@@ -90,7 +98,7 @@ class ArrayConversion:
         return wanted
 
 
-class _PartingLoop(WorkerLoop):
+class _ContiguousLoop(WorkerLoop):
     """Torch's own worker loop with the replaced `Tensor.contiguous`. In a worker, all tensors belong to the loader. It
     works in forked workers only."""
 
@@ -121,23 +129,28 @@ class PlaneKernel:
         """Raises `CompileError` or `LookupError` with the reason if the C code cannot be used."""
         self._memory = PixelMemory()
         library, number, address = load_library(_SOURCE), ctypes.c_int, ctypes.c_void_p
-        self._pack: Any = library.slipstream_pack
-        self._pack.restype, self._pack.argtypes = None, [address, address, number, number]
-        self._part: Any = library.slipstream_part
-        self._part.restype, self._part.argtypes = None, [address, address, ctypes.c_size_t]
+        self._to_bytes: Any = library.slipstream_to_bytes
+        self._to_bytes.restype, self._to_bytes.argtypes = None, [address, address, number, number]
+        self._to_planes: Any = library.slipstream_to_planes
+        self._to_planes.restype, self._to_planes.argtypes = None, [address, address, ctypes.c_size_t]
 
-    def pack(self, core: Any) -> bytes:
+    def to_bytes(self, core: Any) -> bytes:
         """The result of `tobytes` for an RGB image."""
         width, height = core.size
         made: bytes = _new_bytes(None, width * height * _NUM_COLOURS)  # no other code holds it until it is written
-        self._pack(_address_of(made), self._memory.rows(core), width, height)
+        self._to_bytes(_address_of(made), self._memory.rows(core), width, height)
         return made
 
-    def part(self, pixels: torch.Tensor) -> torch.Tensor:
+    def to_planes(self, pixels: torch.Tensor) -> torch.Tensor:
         """The result of `contiguous` for a tensor that `is_interleaved`."""
-        planes = torch.empty(pixels.shape, dtype=torch.uint8)
-        self._part(planes.data_ptr(), pixels.data_ptr(), pixels.shape[1] * pixels.shape[2])
+        planes = torch.empty(pixels.shape, dtype=torch.uint8, device="cpu")
+        self._to_planes(planes.data_ptr(), pixels.data_ptr(), pixels.shape[1] * pixels.shape[2])
         return planes
+
+
+def _is_intercepted() -> bool:
+    """Whether a mode is active that handles torch's operators in its own way, such as one that makes fake tensors."""
+    return bool(torch._C._len_torch_dispatch_stack())
 
 
 def is_interleaved(tensor: Any) -> bool:

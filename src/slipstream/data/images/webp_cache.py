@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from slipstream.data.images.cache_folder import ImageFacts
 from slipstream.data.images.decode_cache import DecodeCache, folder_of, identity_of, is_settled
 from slipstream.data.images.pixel_store import key_of
@@ -50,8 +52,8 @@ class WebPDecoding:
         @functools.wraps(original)
         def load(image: Any) -> Any:
             try:
-                key, facts = self._look(image) if cache.is_on else (b"", None)
-                found = cache.find(key) if facts is not None else None
+                facts = self._facts_of(image) if cache.is_on else None
+                found = cache.find(facts.key) if facts is not None else None
                 frame = (bytes(found.view()), found.facts.position) if found is not None else None
             except Exception as fault:
                 cache.disable(fault)
@@ -70,25 +72,25 @@ class WebPDecoding:
 
         return load
 
-    def _look(self, image: Any) -> tuple[bytes, ImageFacts | None]:
-        """The key and facts of an image that is about to be decoded. The facts are None if it cannot be cached."""
+    def _facts_of(self, image: Any) -> ImageFacts | None:
+        """The facts of an image that is about to be decoded. None if it cannot be cached."""
         known = vars(image)
         is_new = known.get("_im", known.get("im")) is None and "duration" not in image.info
         if not is_new or image.n_frames != 1 or image.rawmode not in _WIDTHS or not hasattr(image, "_decoder"):
-            return b"", None
+            return None
         identity = identity_of(image.fp)
         if identity is None or not is_settled(identity):
-            return b"", None
+            return None
         key = key_of("WebP", self._version, identity, image.rawmode, image.size)
-        return key, ImageFacts(key, image.rawmode, tuple(image.size), 0, folder_of(image.filename))
+        return ImageFacts(key, image.rawmode, tuple(image.size), 0, folder_of(image.filename))
 
     def _keep(self, facts: ImageFacts, frame: tuple[bytes, int]) -> None:
         pixels, timestamp = frame
         if len(pixels) != facts.shape[0] * facts.shape[1] * _WIDTHS[facts.kind]:
             return
         try:
-            facts = ImageFacts(facts.key, facts.kind, facts.shape, timestamp, facts.source)
-            if self._cache.has_room(facts.key, len(pixels)):
+            facts = msgspec.structs.replace(facts, position=timestamp)
+            if self._cache.reserve(facts.key, len(pixels)):
                 self._cache.keep(facts, pixels)
         except Exception as fault:
             self._cache.disable(fault)

@@ -6,7 +6,8 @@ converted to Python numbers. The first batches are built in both ways and compar
 raises, the loader continues in torch's own way.
 
 `gather_of` recognises suitable datasets by their type, or by a `__getitem__` that does nothing but index. It does not
-prove that the batch is the same; its callers do. No random numbers are drawn."""
+prove that the batch is the same; its callers do. If indexing draws random numbers, the states of the generators are
+restored, and the dataset is not used in this way."""
 
 from __future__ import annotations
 
@@ -27,9 +28,12 @@ from torch.utils.data import (
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
+from slipstream.data.samples.hugging_face import is_hugging_face
 from slipstream.data.samples.pure_index import only_indexes
 from slipstream.data.transport.buffer_pool import lent_storages
+from slipstream.data.workers.dataset_generators import generators_of
 from slipstream.seams.patching import Patches
+from slipstream.seams.rng_state import RngState
 
 _PROVED = 2  # batches that are built in both ways, in each process
 _STATE = "_slipstream_gather"  # attribute of a fetcher
@@ -45,15 +49,28 @@ class _Proving:
 
 def can_gather(dataset: Any, collate_fn: Any) -> bool:
     """Whether a few samples are the same when they are indexed at once and one at a time."""
-    gather = gather_of(dataset) if collate_fn in (None, default_collate) else None
-    if gather is None or not len(dataset):
-        return False
-    last = len(dataset) - 1
-    indices = sorted({0, last // 3, last // 2, last})
     try:
-        return is_same(gather(torch.tensor(indices)), default_collate([dataset[index] for index in indices]))
+        gather = gather_of(dataset) if collate_fn is None or collate_fn is default_collate else None
+        if gather is None or not len(dataset):
+            return False
+        last = len(dataset) - 1
+        indices = sorted({0, last // 3, last // 2, last})
+        before = RngState(generators_of(dataset))
+        try:
+            ours, theirs = gather(torch.tensor(indices)), default_collate([dataset[index] for index in indices])
+        finally:
+            has_drawn = _rewind(before)
+        return not has_drawn and is_same(ours, theirs)
     except Exception:  # a list, for example, cannot be indexed with several indices at once
         return False
+
+
+def _rewind(before: RngState) -> bool:
+    """Restores the generators. Returns whether a random number was drawn since."""
+    has_drawn = before.has_moved()
+    if has_drawn:
+        before.restore()
+    return has_drawn
 
 
 class BatchedFetch:
@@ -76,14 +93,21 @@ class BatchedFetch:
             if state.gather is None:
                 return original(fetcher, _numbers(indices))
             try:
+                before = RngState(generators_of(fetcher.dataset)) if state.num_left else None
+            except Exception as fault:
+                return self._give_up(state, f"{type(fault).__name__}: {fault}", original(fetcher, _numbers(indices)))
+            try:
                 ours = state.gather(torch.as_tensor(indices))
             except Exception as fault:  # torch may still be able to build the batch
+                if before is not None:
+                    _rewind(before)
                 return self._give_up(state, f"{type(fault).__name__}: {fault}", original(fetcher, _numbers(indices)))
-            if not state.num_left:
+            if before is None:
                 return ours
+            has_drawn = _rewind(before)
             state.num_left -= 1
             theirs = original(fetcher, _numbers(indices))
-            difference = _difference(ours, theirs)
+            difference = "random numbers are drawn for its samples" if has_drawn else _difference(ours, theirs)
             return self._give_up(state, difference, theirs) if difference else theirs
 
         return fetch
@@ -106,7 +130,11 @@ def _state_of(fetcher: Any) -> _Proving:
     state: _Proving | None = fetcher.__dict__.get(_STATE)
     if state is None:
         is_torchs_own = fetcher.auto_collation and fetcher.collate_fn is default_collate
-        state = _Proving(gather_of(fetcher.dataset) if is_torchs_own else None)
+        try:
+            gather = gather_of(fetcher.dataset) if is_torchs_own else None
+        except Exception:  # an attribute of the dataset may be computed and raise anything
+            gather = None
+        state = _Proving(gather)
         setattr(fetcher, _STATE, state)
     return state
 
@@ -174,7 +202,7 @@ def gather_of(dataset: Any) -> Gather | None:
         return _of_subset(dataset)
     if type(dataset) is TensorDataset:
         return _of_tensors(dataset) if all(_is_plain(tensor) for tensor in dataset.tensors) else None
-    if type(dataset).__module__.startswith("datasets.") and hasattr(dataset, "format"):
+    if is_hugging_face(dataset):
         return _of_arrow(dataset)
     if "__getitems__" not in dir(type(dataset)) and only_indexes(getattr(type(dataset), "__getitem__", None)):
         return lambda indices: _collated(dataset[indices.numpy()])

@@ -14,7 +14,7 @@ from torch.utils.data import get_worker_info
 
 from slipstream.data.samples.serialise import SamplePayload, UnkeepableError, pack
 from slipstream.data.samples.shared_arena import ArenaEntry, SharedArena
-from slipstream.data.workers.dataset_fingerprint import difference, look, look_closely, walk
+from slipstream.data.workers.dataset_fingerprint import difference, is_uncounted, look, look_closely, walk
 from slipstream.data.workers.dataset_generators import generators_of
 from slipstream.machine.free_memory import free_bytes
 from slipstream.seams.rng_state import RngState
@@ -93,11 +93,14 @@ class SampleReader:
         self._made.clear()
         self._num_batches += 1
         self._must_compare = self._num_batches % _EVERY == 0
-        if self.is_proved:
-            changed = difference(self._proof.fingerprint, _fingerprint(self._dataset))
-            if changed:
-                self._arena.drop(f"{changed} of the dataset changed while it was read")
-                return False
+        try:
+            changed = difference(self._proof.fingerprint, _fingerprint(self._dataset)) if self.is_proved else ""
+        except Exception as fault:
+            self._arena.drop(f"{type(fault).__name__}: {fault}")
+            return False
+        if changed:
+            self._arena.drop(f"{changed} of the dataset changed while it was read")
+            return False
         return True
 
     def sample(self, index: Any) -> Any:
@@ -177,9 +180,13 @@ class SampleReader:
         """Request a sample a second time. Returns why it must not be cached; "" if it may. The states of the generators
         are restored."""
         before = RngState(self._generators)
-        again = self._dataset[index]
-        if before.has_moved():
-            before.restore()
+        try:
+            again = self._dataset[index]
+        finally:
+            has_drawn = before.has_moved()
+            if has_drawn:
+                before.restore()
+        if has_drawn:
             return DRAWN
         if not pack(again).is_same(payload):
             return "a sample differs when it is requested a second time"
@@ -215,8 +222,9 @@ def _fingerprint(dataset: Any) -> dict[str, Any]:
 
 def _watched_memory(dataset: Any) -> set[int]:
     """The memory of the tensors in the fingerprint. Torch counts in-place changes of a tensor and of all its views, so
-    the fingerprint detects them."""
-    return set().union(*(_memory_of(value) for _, value in walk(dataset, 2) if isinstance(value, torch.Tensor)))
+    the fingerprint detects them. It does not count those of tensors that were made in inference mode."""
+    tensors = [value for _, value in walk(dataset, 2) if isinstance(value, torch.Tensor) and not is_uncounted(value)]
+    return set().union(*map(_memory_of, tensors))
 
 
 def _memory_of(sample: Any) -> set[int]:

@@ -1,7 +1,8 @@
 """Measures the length of every sample of a dataset: the length of its first sequence, or of its `input_ids`.
 
-Each sample is read once, in a forked process, so that files that the dataset opens are not open in the script's process
-when it forks its workers. The measurement is refused if it takes too long or has side effects."""
+A Hugging Face dataset with a column `input_ids` is measured in this process, from that column alone. Any other dataset
+is read sample by sample in a forked process where possible, so that files that it opens are not open in the script's
+process when that forks its workers. The measurement is refused if it would take too long or has side effects."""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from slipstream.data.samples.hugging_face import is_hugging_face
 from slipstream.data.workers.dataset_fingerprint import difference, look
 from slipstream.data.workers.dataset_generators import generators_of
 from slipstream.data.workers.worker_blockers import obstacle
 from slipstream.seams.rng_state import RngState
 
 MOST_S = 5.0
-_TRIED = 16  # samples between two estimates of the total time
+_ESTIMATE_EVERY = 16  # samples between two estimates of the total time
 _ROWS = 1000  # rows of a Hugging Face dataset that are read at a time
 _TOKENS = "input_ids"
 _TIMEOUT_FACTOR = 4.0  # after this multiple of the allowed time, the process counts as hanging
@@ -83,8 +85,7 @@ def _measure(dataset: Any, most_s: float) -> Any:
 
 
 def _has_columns(dataset: Any) -> bool:
-    is_hugging_face = type(dataset).__module__.startswith("datasets.")
-    return is_hugging_face and _TOKENS in (getattr(dataset, "column_names", None) or ())
+    return is_hugging_face(dataset) and _TOKENS in (getattr(dataset, "column_names", None) or ())
 
 
 def _columns(dataset: Any, most_s: float) -> list[int]:
@@ -109,7 +110,7 @@ def _samples(dataset: Any, most_s: float) -> list[int]:
             fingerprint, start_s = look(dataset, 2), time.monotonic()
         elif index == 1 and (changed := difference(fingerprint, look(dataset, 2))):
             raise UnknownLengthsError(f"reading a sample changes {changed} of the dataset")
-        elif index % _TRIED == 0:
+        elif index % _ESTIMATE_EVERY == 0:
             _check_time(time.monotonic() - start_s, index, len(dataset), most_s)
     return lengths
 

@@ -154,11 +154,19 @@ class SampleCache:
 
     def _reader_of(self, fetcher: Any) -> SampleReader | None:
         if _STATE not in vars(fetcher):
-            state = self._states.get(id(fetcher.dataset)) if fetcher.auto_collation else None
-            is_ours = state is not None and state.dataset() is fetcher.dataset
-            setattr(fetcher, _STATE, SampleReader(fetcher.dataset, state) if state is not None and is_ours else None)
+            setattr(fetcher, _STATE, self._new_reader(fetcher))
         reader: SampleReader | None = vars(fetcher)[_STATE]
         return reader
+
+    def _new_reader(self, fetcher: Any) -> SampleReader | None:
+        state = self._states.get(id(fetcher.dataset)) if fetcher.auto_collation else None
+        if state is None or state.dataset() is not fetcher.dataset:
+            return None
+        try:
+            return SampleReader(fetcher.dataset, state)
+        except Exception as fault:  # the dataset may refer to any object
+            state.arena.drop(f"{type(fault).__name__}: {fault}")
+            return None
 
 
 def _nothing(token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:

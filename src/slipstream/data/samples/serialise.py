@@ -82,7 +82,7 @@ class _Packer:
     def _tensor(self, tensor: torch.Tensor) -> Any:
         if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.requires_grad or vars(tensor):
             raise UnkeepableError("a sample's tensor is not a plain tensor in CPU memory")
-        if tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+        if tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
             raise UnkeepableError("a sample's tensor is not a plain tensor in CPU memory")
         shape, strides, size = tuple(tensor.shape), tensor.stride(), tensor.element_size()
         if not tensor.numel():

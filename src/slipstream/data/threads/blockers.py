@@ -6,17 +6,15 @@ there is none. It does not test whether the dataset can be copied. That shows wh
 from __future__ import annotations
 
 import functools
-import random
-import sys
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-import torch
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe, get_worker_info
 
 from slipstream.data.workers.dataset_fingerprint import walk
 from slipstream.data.workers.worker_blockers import handle_kind, held_on_device
+from slipstream.seams.rng_state import is_generator
 from slipstream.seams.user_code import is_user_code
 
 _UNSAFE = ("netCDF4", "tables", "osgeo")  # their C libraries must not be called by two threads at once
@@ -62,18 +60,13 @@ def only_seeds(function: Any) -> bool:
 def _global_obstacle(name: str, value: Any) -> str:
     """The reason if threads must not share this object, which is outside the dataset; "" if they may. Each thread has
     its own copy of the dataset, but all threads share global and enclosed variables."""
-    if isinstance(value, ModuleType):
+    if issubclass(type(value), ModuleType):  # `isinstance` raises for a proxy of a dead object
         is_unsafe = value.__name__.partition(".")[0] in _UNSAFE
         return f"{value.__name__} must not be called by several threads" if is_unsafe else ""
-    if isinstance(value, _generator_types()):
+    if is_generator(value):
         return f"the dataset draws from {name}, which is outside the dataset: threads would draw from it in any order"
     kind = handle_kind(value)
     return f"the dataset reads through {name}, an open {kind} that threads must not share" if kind else ""
-
-
-def _generator_types() -> tuple[type, ...]:
-    numpy: Any = sys.modules.get("numpy.random")
-    return (random.Random, torch.Generator, *((numpy.Generator, numpy.RandomState) if numpy is not None else ()))
 
 
 def _named(dataset: Any) -> Iterator[tuple[str, Any]]:
@@ -90,7 +83,7 @@ def _named(dataset: Any) -> Iterator[tuple[str, Any]]:
         seen.add(code)
         for name, value in _outside(function):
             yield name, value
-            if isinstance(value, FunctionType):
+            if type(value) is FunctionType:
                 waiting.append(value)
 
 

@@ -160,7 +160,11 @@ class ThreadedIter(_BaseDataLoaderIter):
     def _check_dataset(self) -> None:
         """Give up threads if the script changes its dataset during the epoch. Without workers such a change takes
         effect at once, but the threads' copies do not change."""
-        changed = "" if self._num_workers else difference(self._fingerprint, look(self._dataset, 1))
+        try:
+            changed = "" if self._num_workers else difference(self._fingerprint, look(self._dataset, 1))
+        except Exception as fault:  # the dataset may refer to any object
+            self._give_up(f"its dataset cannot be examined ({type(fault).__name__}: {fault})")
+            return
         if changed:
             self._give_up(
                 f"the script changes {changed} of the dataset while it is read, and the threads' copies do not change"

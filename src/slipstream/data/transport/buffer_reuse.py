@@ -47,9 +47,9 @@ class BufferReuse:
                     raise NotImplementedError(f"this torch has no {owner.__name__}.{name}")
         check_arguments()
         patches.replace(worker, "_worker_loop", self._loop)
-        patches.around(_MultiProcessingDataLoaderIter, "__init__", "buffers.iterator", self._before, self._after)
+        patches.around(_MultiProcessingDataLoaderIter, "__init__", "buffer_reuse.iterator", self._before, self._after)
         for name in _SHARING:
-            patches.around(torch.UntypedStorage, name, "buffers.sharing", _retire, _nothing)
+            patches.around(torch.UntypedStorage, name, "buffer_reuse.sharing", _retire, _nothing)
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[1] if len(args) > 1 else kwargs["loader"]
@@ -117,7 +117,7 @@ def install_pool(depth: int, most_buffers: int) -> Pool:
             pool.abandon(buffer)
 
     for name in _SHARING:
-        patches.around(torch.UntypedStorage, name, "buffers.sharing", abandon, _nothing)
+        patches.around(torch.UntypedStorage, name, "buffer_reuse.sharing", abandon, _nothing)
     patches.replace(torch.UntypedStorage, "_new_shared", classmethod(lend))
     return pool
 

@@ -172,7 +172,7 @@ class PackedBatches:
         patches.on_close(lambda: reducers.update({torch.Tensor: original}))
         _receiver.append(self)
         patches.on_close(lambda: _receiver.remove(self))
-        patches.around(torch.Tensor, "pin_memory", "parcels.pin", None, self._after_pin)
+        patches.around(torch.Tensor, "pin_memory", "byte_packing.pin", None, self._after_pin)
 
     def add(self, tensor: torch.Tensor, packed: Packed) -> None:
         self._tensors.add(tensor, (packed, tensor._version))

@@ -59,7 +59,7 @@ class DevicePrefetch:
 
     def install(self, patches: Patches) -> None:
         patches.replace(_BaseDataLoaderIter, "__next__", self._asking(_BaseDataLoaderIter.__next__))
-        patches.around(DataLoader, "__iter__", "ahead.iter", None, self._after_iter)
+        patches.around(DataLoader, "__iter__", "device_prefetch.iter", None, self._after_iter)
         for name in NAMES:
             patches.around(torch.Tensor, name, f"ahead.{name}", self._serving(name), self._learn)
         patches.on_close(self._copies.clear)

@@ -1,7 +1,8 @@
 """Fingerprints of a dataset, to detect whether the script changes it.
 
 A fingerprint covers the attributes of the dataset, of its transforms and of the datasets that it wraps, to a small
-depth. Nothing of the user's is called, and properties are not evaluated.
+depth. Nothing of the user's is called, and properties are not evaluated. An object's type is read with `type`, because
+`isinstance` reads `__class__`, which raises for a proxy of a dead object.
 
 `Elements` holds the contents of a long list and compares them with the list later without touching an element. Taking
 a reference to an element writes to its memory (the reference count), and after a fork each page that is written to is
@@ -11,8 +12,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from logging import Logger
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -24,43 +27,74 @@ _TUPLED = frozenset((*_PLAIN, tuple))
 _MOST_BYTES = 64 * 2**20  # of all arrays together; reading them takes a twentieth of a second
 _MOST_VALUES = 4_000_000  # of all new lists together; reading them takes a tenth of a second
 _UNREAD = "unread"
+_CONTAINERS: tuple[Any, ...] = (list, tuple, dict, set, frozenset, bytearray)
 _OPAQUE = (type, ModuleType, FunctionType, Logger)
 
 
 def walk(root: Any, depth: int = 4) -> Iterator[tuple[str, Any]]:
-    """Yields each object that is reachable from `root` through attributes and elements of containers, with its path."""
+    """Yields each object that is reachable from `root` through attributes and elements of containers, with its path. An
+    object that `isinstance` cannot examine is left out."""
+    return ((path, value) for path, value in _reach(root, depth) if _is_examinable(value))
+
+
+def _is_examinable(value: Any) -> bool:
+    try:
+        isinstance(value, ModuleType)
+    except Exception:  # a proxy of a dead object; an object's own `__getattribute__` may raise anything
+        return False
+    return True
+
+
+def _reach(root: Any, depth: int) -> Iterator[tuple[str, Any]]:
     seen: set[int] = set()
     waiting: list[tuple[str, Any, int]] = [("", root, depth)]
     while waiting and len(seen) < _MOST:
         path, value, left = waiting.pop(0)
         if path:
             yield path, value
-        if left == 0 or id(value) in seen or isinstance(value, (*_PLAIN, *_OPAQUE)):
+        if left == 0 or id(value) in seen or issubclass(type(value), (*_PLAIN, *_OPAQUE)):
             continue
         seen.add(id(value))
         waiting.extend((path + step, child, left - 1) for step, child in _children(value))
 
 
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, MethodType):
+    kind: Any = type(value)
+    if kind is MethodType:
         yield ".__self__", value.__self__
         return
-    if isinstance(value, (list, tuple)):
-        for position, element in enumerate(value[:_MOST_ELEMENTS]):
+    if issubclass(kind, (list, tuple)):
+        elements = (list if issubclass(kind, list) else tuple).__iter__(value)
+        for position, element in enumerate(islice(elements, _MOST_ELEMENTS)):
             yield f"[{position}]", element
-    elif type(value) is dict:
-        for key in list(value)[:_MOST_ELEMENTS]:
-            yield f"[{key!r}]", value[key]
-    attributes = getattr(value, "__dict__", None)
-    if type(attributes) is dict:
-        for name, attribute in list(attributes.items()):
-            yield f".{name}", attribute
+    elif kind is dict:
+        for key, element in list(islice(value.items(), _MOST_ELEMENTS)):
+            yield f"[{_name(key)}]", element
+    for name, attribute in list(_attributes(value).items()):
+        yield f".{name}", attribute
+
+
+def _name(key: Any) -> str:
+    try:
+        return repr(key)
+    except Exception:  # the key's own `__repr__`
+        return object.__repr__(key)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """The attributes that the object itself holds. Its `__getattr__` is not called. A proxy has those of its object."""
+    read: Any = getattr if type(value) in weakref.ProxyTypes else object.__getattribute__
+    try:
+        attributes = read(value, "__dict__")
+    except Exception:  # it holds none, or it is a proxy of a dead object
+        return {}
+    return attributes if type(attributes) is dict else {}
 
 
 def look(root: Any, depth: int = 4) -> dict[str, Any]:
     """A fingerprint to compare with a later one. It holds plain values themselves, and the identity and size of
     everything else. It does not cover the contents of arrays and lists."""
-    return {path: _token(value) for path, value in walk(root, depth)}
+    return {path: _token(value) for path, value in _reach(root, depth)}
 
 
 def look_closely(root: Any, depth: int = 4, before: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -70,9 +104,9 @@ def look_closely(root: Any, depth: int = 4, before: dict[str, Any] | None = None
     reader = _Reader()
     earlier = before or {}
     fingerprint = {}
-    for path, value in walk(root, depth):
+    for path, value in _reach(root, depth):
         token, (old, content) = _token(value), earlier.get(path, (None, None))
-        fingerprint[path] = token, reader.read(value, old == token, content)
+        fingerprint[path] = token, reader.read(value, _is_equal(old, token), content)
     return fingerprint
 
 
@@ -101,12 +135,26 @@ class _Reader:
         if type(value) is list:
             is_same = is_known and (content is None or (isinstance(content, Elements) and content.are_in(value)))
             return content if is_same else self._of_list(value)
-        if numpy is None or not isinstance(value, numpy.ndarray) or not value.flags.writeable:
+        if is_uncounted(value):
+            return self._of_uncounted(value)
+        if numpy is None or not issubclass(type(value), numpy.ndarray) or not value.flags.writeable:
             return None
         self._bytes_left -= value.nbytes
         if self._bytes_left < 0:
             return _UNREAD
         return value.shape, value.strides, zlib.crc32(numpy.ascontiguousarray(value).view(numpy.ndarray).tobytes())
+
+    def _of_uncounted(self, tensor: Any) -> Any:
+        torch: Any = sys.modules["torch"]
+        try:
+            self._bytes_left -= tensor.nbytes
+            if self._bytes_left < 0 or not tensor.is_cpu:
+                return _UNREAD
+            with torch.inference_mode():
+                values = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+            return tuple(tensor.shape), tensor.stride(), tensor.dtype, zlib.crc32(values.tobytes())
+        except Exception:  # for example a sparse or quantised tensor
+            return _UNREAD
 
     def _of_list(self, values: list[Any]) -> Any:
         self._values_left -= len(values)
@@ -121,21 +169,49 @@ class _Reader:
 
 
 def _token(value: Any) -> Any:
-    if isinstance(value, _PLAIN):
-        return type(value), value
-    if isinstance(value, (list, tuple, dict, set, frozenset, bytearray)):
-        return id(value), len(value)
-    return id(value), getattr(value, "_version", 0)  # tensors count their in-place changes
+    kind = type(value)
+    if issubclass(kind, _PLAIN):
+        return kind, value
+    container = next((one for one in _CONTAINERS if issubclass(kind, one)), None)
+    if container is not None:
+        return id(value), container.__len__(value)
+    return id(value), _num_changes(value) if _is_tensor(value) else 0
+
+
+def _is_tensor(value: Any) -> bool:
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and issubclass(type(value), torch.Tensor)
+
+
+def _num_changes(tensor: Any) -> int | None:
+    torch: Any = sys.modules["torch"]
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return int(tensor._version)
+    except Exception:  # a tensor that was made in inference mode does not count its in-place changes
+        return None
+
+
+def is_uncounted(value: Any) -> bool:
+    """Whether the value is a tensor that does not count its in-place changes."""
+    return _is_tensor(value) and _num_changes(value) is None
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     """The name of the first attribute that changed; "" if none did."""
-    if before == now:
+    if _is_equal(before, now):
         return ""
     for path in (*now, *before):
-        if before.get(path, before) != now.get(path, now):
+        if not _is_equal(before.get(path, before), now.get(path, now)):
             return path.lstrip(".")
     return ""
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # a plain value of the user's own type, whose `__eq__` may raise anything
+        return False
 
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)

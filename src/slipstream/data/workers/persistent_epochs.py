@@ -31,10 +31,11 @@ _STATE = "_slipstream_epoch"  # attribute of an iterator
 class LoaderEpoch:
     """The state of one iterator's current epoch."""
 
-    def __init__(self, loader: Any, fingerprint: dict[str, Any]) -> None:
+    def __init__(self, loader: Any, fingerprint: dict[str, Any] | None) -> None:
         self.loader = weakref.ref(loader)
         self.is_primed = True  # whether indices were sent to the workers
-        self.fingerprint = fingerprint  # of the dataset's own attributes when the workers received it
+        # Of the dataset's own attributes when the workers received it; None if they cannot be examined.
+        self.fingerprint = fingerprint
 
 
 class LoaderEpochs:
@@ -47,6 +48,8 @@ class LoaderEpochs:
         self._kinds: weakref.WeakKeyDictionary[Any, Kind] = weakref.WeakKeyDictionary()
         self._fingerprints: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
         self._holds: weakref.WeakKeyDictionary[Any, IteratorHold] = weakref.WeakKeyDictionary()
+        self._look: Callable[..., Any] = lambda dataset: None  # until `install`
+        self._watch: Callable[..., Any] = lambda iterator, epoch: None
 
     def expect(self, kind: Kind | None) -> None:
         """Set the kind of the loader that is being built now."""
@@ -57,9 +60,13 @@ class LoaderEpochs:
         for name in ("_reset", "_next_data", "_try_put_index", "_shutdown_workers"):
             if not hasattr(iterator, name):
                 raise NotImplementedError(f"this torch has no {iterator.__name__}.{name}")
-        patches.around(DataLoader, "__init__", "epochs.init", None, self._after_init)
-        patches.around(DataLoader, "__iter__", "epochs.iter", self._before_iter, _nothing)
+        self._look = patches.guard("persistent_epochs.look", lambda dataset: look(dataset, 1))
+        self._watch = patches.guard("persistent_epochs.watch", self._watch_dataset)
+        patches.around(DataLoader, "__init__", "persistent_epochs.init", None, self._after_init)
+        patches.around(DataLoader, "__iter__", "persistent_epochs.iter", self._before_iter, _nothing)
         patches.replace(DataLoader, "_get_iterator", self._starting(DataLoader._get_iterator))
+        # Torch ends the workers of an iterator whose start failed, but sets the attribute at the end of the start.
+        patches.replace(iterator, "_workers_status", _Available())
         patches.replace(iterator, "_reset", self._resetting(iterator._reset))
         patches.replace(iterator, "_next_data", self._asking(iterator._next_data))
 
@@ -75,7 +82,12 @@ class LoaderEpochs:
         if loader not in self._kinds or not loader.num_workers:
             return
         before = self._fingerprints.get(loader)
-        now = self._fingerprints[loader] = fingerprint_of(loader, before)
+        try:
+            now = self._fingerprints[loader] = fingerprint_of(loader, before)
+        except Exception as fault:  # the dataset may refer to any object
+            self._withdraw(loader)
+            self._tell(f"the dataset cannot be checked for changes ({type(fault).__name__}: {fault})")
+            return
         if loader._iterator is None:
             return
         changed = difference(before, now) if before is not None else ""
@@ -88,6 +100,17 @@ class LoaderEpochs:
             self._release(loader)
         elif changed or large:
             self._release(loader)._shutdown_workers()
+
+    def _withdraw(self, loader: Any) -> None:
+        """Let the loader read its dataset as the script wrote it."""
+        if loader._iterator is not None:
+            is_in_use = self._is_in_use(loader)
+            iterator = self._release(loader)
+            if not is_in_use:
+                iterator._shutdown_workers()
+        if self._kinds.pop(loader) == "lent":
+            _without_workers(loader)
+        vars(loader)["persistent_workers"] = False
 
     def _starting(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def _get_iterator(loader: Any) -> Any:
@@ -139,7 +162,7 @@ class LoaderEpochs:
         return _reset
 
     def _begin(self, iterator: Any, loader: Any, kind: Kind, indices: Any, reset: Callable[[], None]) -> None:
-        setattr(iterator, _STATE, LoaderEpoch(loader, look(loader.dataset, 1)))
+        setattr(iterator, _STATE, LoaderEpoch(loader, self._look(loader.dataset)))
         if kind == "kept":  # torch's own order: indices are taken at once, from a second iterator over the sampler
             reset()
             return
@@ -176,11 +199,13 @@ class LoaderEpochs:
 
         return _next_data
 
-    def _watch(self, iterator: Any, epoch: LoaderEpoch) -> None:
+    def _watch_dataset(self, iterator: Any, epoch: LoaderEpoch) -> None:
         """Remove added workers if the script changes its dataset during the epoch. Without workers such a change takes
         effect at once, but the added workers do not see it."""
         loader = epoch.loader()
-        if loader is None or self._kinds.get(loader) != "lent" or loader._iterator is not iterator:
+        if epoch.fingerprint is None or loader is None:
+            return
+        if self._kinds.get(loader) != "lent" or loader._iterator is not iterator:
             return
         changed = difference(epoch.fingerprint, look(iterator._dataset, 1))
         if changed:
@@ -239,6 +264,16 @@ def _reseeded(iterator: Any) -> Iterator[None]:
         yield
     finally:
         iterator._index_queues = queues
+
+
+class _Available:
+    """Tells that each worker is available."""
+
+    def __getitem__(self, worker_id: int) -> bool:
+        return True
+
+    def __setitem__(self, worker_id: int, is_available: bool) -> None:
+        pass
 
 
 # --- the iterator's life ---------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ class WorkerFlags:
         self._process = os.getpid()
 
     def install(self, patches: Patches) -> None:
-        patches.around(_BaseDataLoaderIter, "__next__", "tidings.batch", None, self._after_batch)
+        patches.around(_BaseDataLoaderIter, "__next__", "worker_flags.batch", None, self._after_batch)
 
     def raise_flag(self, number: int, text: str = "") -> None:
         if not self._page[number]:

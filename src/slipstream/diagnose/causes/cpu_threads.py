@@ -49,8 +49,8 @@ def _too_many(session: Session, summary: Summary, threads: int) -> Finding:
     wanted = max(1, int(usable))
     return Finding(
         cause="cpu_threads",
-        title=f"{threads} threads on {plural(usable, 'core')}",
-        evidence=f"torch computes with {threads} threads on {plural(usable, 'usable core')}; "
+        title=f"{plural(threads, 'thread')} on {plural(usable, 'core')}",
+        evidence=f"torch computes with {plural(threads, 'thread')} on {plural(usable, 'usable core')}; "
         f"forward, backward and optimizer take {part_of_ms(_computing_ms(summary), summary.step_ms)}.",
         predicted_gain=gain_without(summary.step_ms, _computing_ms(summary), lost),
         change=f"torch.set_num_threads({wanted})",

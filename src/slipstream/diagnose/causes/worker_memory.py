@@ -4,7 +4,7 @@ running out of memory more than a loss of time.
 
 from __future__ import annotations
 
-from slipstream.numbers import in_bytes
+from slipstream.numbers import in_bytes, plural
 from slipstream.records import Finding, LargeContainer, Loader, Session, Summary, WorkerMemory
 
 LEAST_GROWTH = 4_000_000  # bytes per worker; smaller growth is buffers that reach their final size
@@ -31,14 +31,15 @@ def _of_loader(session: Session, loader: Loader, container: LargeContainer) -> F
     return Finding(
         cause="worker_memory",
         title="Workers copy the dataset's Python objects",
-        evidence=f"A worker came to hold {in_bytes(growth)} more memory of its own over {num_batches} batches "
-        f"({in_bytes(growth / num_batches)} a batch). {container.name} of the dataset is a {container.kind} of "
+        evidence=f"A worker came to hold {in_bytes(growth)} more memory of its own over "
+        f"{plural(num_batches, 'batch', 'es')} ({in_bytes(growth / num_batches)} a batch). "
+        f"{container.name} of the dataset is a {container.kind} of "
         f"{container.num_objects:,} {container.element}: reading one writes its reference count, "
         "and its page is copied.",
         predicted_gain=1.0,
         change=_change(container),
         site=loader.getitem_site or loader.site,
-        advice=f"In the end each of {loader.num_workers} workers has its own copy, of about "
+        advice=f"In the end each of {plural(loader.num_workers, 'worker')} has its own copy, of about "
         f"{in_bytes(container.num_bytes)}.",
     )
 

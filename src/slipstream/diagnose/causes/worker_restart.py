@@ -9,7 +9,7 @@ from slipstream.diagnose.selection import epoch_steps, is_several_epochs
 from slipstream.diagnose.source_hints import joined, place, with_loader_argument
 from slipstream.diagnose.speedtest_context import about_starting
 from slipstream.diagnose.training_time import epoch_start_ms
-from slipstream.numbers import in_ms, in_percent
+from slipstream.numbers import in_ms, in_percent, plural
 from slipstream.records import Finding, Session, Summary
 
 
@@ -30,7 +30,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             cause="worker_restart",
             title="Workers start again at every epoch",
             evidence=f"The first step of an epoch takes {in_ms(start_ms)} longer than the others, "
-            f"{in_percent(start_ms / epoch_ms)} of an epoch of {steps:.0f} steps.",
+            f"{in_percent(start_ms / epoch_ms)} of an epoch of {plural(round(steps), 'step')}.",
             predicted_gain=gain_of(epoch_ms, epoch_ms - saved_ms),
             change=with_loader_argument(path.loader, "persistent_workers", "True"),
             site=path.loader.site,

@@ -10,6 +10,7 @@ import time
 from typing import Final
 
 from slipstream.machine.speedtest import subprocesses
+from slipstream.numbers import plural
 from slipstream.records import Reading
 
 SIZE: Final = (500, 375)  # as in ImageNet
@@ -29,7 +30,9 @@ def read_decoding(seconds: float, num_processes: int) -> list[Reading]:
     if num_processes > 1:
         together = _rates(seconds, num_processes)
         share = sum(together) / num_processes / alone
-        readings.append(Reading("decode_scaling", share, "of one core each", detail=f"{num_processes} processes"))
+        readings.append(
+            Reading("decode_scaling", share, "of one core each", detail=plural(num_processes, "process", "es"))
+        )
     return readings
 
 

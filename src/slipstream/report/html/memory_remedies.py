@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from slipstream.memory.forecast import Forecast, forecast
 from slipstream.memory.remedies import list_remedies
-from slipstream.numbers import in_bytes, in_percent
+from slipstream.numbers import in_bytes, in_percent, plural
 from slipstream.records import Footprint, Session
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, Key, plain_table
@@ -72,7 +72,7 @@ def _batches(made: Forecast, num_samples: int | None) -> Chart:
             0.0, peak / scale, svg.THIN, "mark-kept" if is_seen else "predicted", f"{word} {in_bytes(peak)}"
         )
         drawn.append(
-            svg.row(f"{size:,} samples", f"{in_bytes(peak)}, {word}", svg.THIN, [svg.backend(svg.THIN), shape])
+            svg.row(plural(size, "sample"), f"{in_bytes(peak)}, {word}", svg.THIN, [svg.backend(svg.THIN), shape])
         )
         rows.append([f"{size:,}", in_bytes(peak), word])
     sentence = _sentence(made, num_samples)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from markupsafe import Markup
 
-from slipstream.numbers import between_ms, in_ms, in_percent
+from slipstream.numbers import between_ms, in_ms, in_percent, plural
 from slipstream.records import Session, Summary
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, Key, plain_table
@@ -50,7 +50,7 @@ def _ceiling(words: str, ms: float, phase: str, summary: Summary, scale: float) 
 
 
 def _caption(session: Session, summary: Summary, has_ceilings: bool) -> str:
-    basis = f"The median of {summary.num_steps:,} steps with its 95% interval."
+    basis = f"The median of {plural(summary.num_steps, 'step')} with its 95% interval."
     if not has_ceilings:
         return f"{basis} Ceilings: {why_no_ceilings(session.command, summary)}".rstrip(".") + "."
     return f"{basis} A ceiling is the step if one resource were free; the longest of them is the best case."

@@ -23,7 +23,7 @@ HEIGHT = 52.0
 MOST_PROCESSES = 24
 
 
-class RaceRow(msgspec.Struct, frozen=True, rename={"timings": "laps"}):
+class RaceRow(msgspec.Struct, frozen=True):
     """One recipe, with its trials one after the other if it was started several times."""
 
     name: str

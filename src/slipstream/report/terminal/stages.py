@@ -40,7 +40,8 @@ def basis(found: StageTable, wait_ms: float) -> str:
     """What the times in a table of stages refer to."""
     if not found.num_workers:
         which = "a step on average" if found.is_average else "a step"
-        return f"{in_ms(found.total_ms)} {which} in the main process, by {found.num_samples:,} samples of its stack"
+        samples = plural(found.num_samples, "sample")
+        return f"{in_ms(found.total_ms)} {which} in the main process, by {samples} of its stack"
     workers = plural(found.num_workers, "worker")
     return f"{in_ms(found.total_ms)} of work a step for {workers}; the step waits {in_ms(wait_ms)}"
 

@@ -13,7 +13,7 @@ from slipstream.report.terminal.console import ConsoleStyle, style_of
 from slipstream.report.terminal.layout import MARGIN, heading, legend_lines
 from slipstream.report.text.check import training_time
 
-_VALUE_CELLS = 36  # "  6.3 ms  if compute were free ◀ best"
+_VALUE_CELLS = 39  # "  6.3 ms  if compute were free ◀ at best"
 
 
 def step_lines(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterator[Text]:
@@ -55,7 +55,7 @@ def _ceiling_lines(command: str, summary: Summary, scale: float, cells: int, ink
         line = heading("" if index else "ceilings", "", ink) + layout.thin(ms, scale, cells, ink, style_of(phase))
         line += ink.text(f"  {in_ms(ms)}", "bold" if is_best else "") + ink.text(f"  {words}", "" if is_best else "dim")
         if is_best:
-            line += ink.text(" ◀ best", "bold")
+            line += ink.text(" ◀ at best", "bold")
         yield line
     if not known:
         lines = ink.wrap(why_no_ceilings(command, summary), MARGIN, "dim")

@@ -14,7 +14,7 @@ from slipstream.diagnose.hotspots import hottest_line, watched_stacks
 from slipstream.diagnose.selection import num_workers
 from slipstream.diagnose.source_hints import place
 from slipstream.diagnose.typical_step import sampled_step
-from slipstream.diagnose.validation import is_playing
+from slipstream.diagnose.validation import collects_experience
 from slipstream.numbers import in_ms, in_percent, in_seconds, plural
 from slipstream.records import Session, Summary
 from slipstream.report.terminal.console import ConsoleStyle, styled
@@ -134,7 +134,7 @@ def evaluation(session: Session) -> str:
     if not session.evaluations:
         return summary.evaluation_note if summary else ""
     seen = _evaluations(session)
-    if is_playing(session):
+    if collects_experience(session):
         return f"none seen: between updates the model acts on fewer samples than it learns from ({seen})"
     if summary and summary.evaluation_note:
         return f"{summary.evaluation_note.rstrip('.')} ({seen})"

@@ -1,16 +1,17 @@
-"""Environment variables that make the step's OpenMP threads sleep while they wait for each other. A busy loop would
-take the cores from the workers that build batches."""
+"""Makes the OpenMP threads of the step sleep while they wait for each other. By default they wait in a busy loop, which
+takes the cores from the workers or threads that build batches."""
 
 from __future__ import annotations
 
 import os
 
-CROWDED = 4  # if builders times this reach the number of cores, spinning threads slow them down
+CORES_PER_BUILDER = 4  # with more cores for each worker or thread, the busy loops do not slow them down
 
 
 def wait_policy(num_builders: int) -> dict[str, str]:
-    """Returns the variables, which OpenMP reads when it is loaded. The same threads do the same work, so no bit
-    changes."""
+    """Returns the environment variables for this number of workers or threads. OpenMP reads them when it is loaded.
+    They change how threads wait and not what they compute, so results stay identical bit for bit."""
     is_set = any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"))
-    is_crowded = CROWDED * num_builders >= len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else False
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    is_crowded = num_cores is not None and CORES_PER_BUILDER * num_builders >= num_cores
     return {"OMP_WAIT_POLICY": "PASSIVE"} if num_builders and is_crowded and not is_set else {}

@@ -85,6 +85,8 @@ class Checkpointed:
             self._step_aside(f"{self._name} receives a {type(strange).__name__}, which it may change")
         elif not all(map(has_rows, tensors_of((args, kwargs)))):
             self._step_aside(f"{self._name} receives a sparse or nested tensor, which it may change")
+        elif any(tensor.is_inference() for tensor in tensors_of((args, kwargs))):
+            self._step_aside(f"{self._name} receives a tensor made in inference mode, which it may change")
         elif self._changing is None and not all(map(has_rows, block.buffers())):
             self._step_aside(f"{self._name} has a sparse or nested buffer, which cannot be restored")
         return self._is_on

@@ -1,8 +1,9 @@
-"""Lets a call of the script's module be repeated: restores the buffers and torch's random state that a failed attempt
-changed."""
+"""Lets a call of the script's module be repeated: restores what a failed attempt changed. `ModuleSnapshot` covers the
+buffers and torch's random state, `ModuleState` the plain attributes."""
 
 from __future__ import annotations
 
+from collections import deque
 from types import TracebackType
 from typing import Any
 
@@ -28,3 +29,58 @@ class ModuleSnapshot:
             for buffer, value in self._buffers:
                 buffer.copy_(value)
         self._rng_state.restore()
+
+
+_CONTAINERS = (list, dict, set, deque)
+_OF_TORCH = ("_parameters", "_buffers", "_modules")
+
+
+class ModuleState:
+    """The attributes of a module and its submodules that are tensors, numbers or containers. It does not look into
+    other objects, and does not notice a container that keeps its length."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._layers = [(layer, dict(vars(layer)), _attributes(layer)) for layer in module.modules()]
+        held = [value for _, _, attributes in self._layers for value in attributes.values()]
+        self._contents = [(value, value.copy()) for value in held if type(value) in _CONTAINERS]
+
+    def has_new_tensor(self) -> bool:
+        return any(
+            isinstance(value, torch.Tensor) and before.get(name) is not value
+            for layer, _, before in self._layers
+            for name, value in _attributes(layer).items()
+        )
+
+    def has_changed(self) -> bool:
+        return any(_tokens(before) != _tokens(_attributes(layer)) for layer, _, before in self._layers) or any(
+            len(value) != len(content) for value, content in self._contents
+        )
+
+    def restore(self) -> None:
+        for value, content in self._contents:
+            if len(value) != len(content):
+                value.clear()
+                (value.update if isinstance(value, (dict, set)) else value.extend)(content)
+        for layer, everything, before in self._layers:
+            now = vars(layer)
+            for name in before.keys() | _attributes(layer).keys():
+                if name not in everything:
+                    del now[name]
+                elif now.get(name) is not everything[name]:
+                    now[name] = everything[name]
+
+
+def _attributes(layer: torch.nn.Module) -> dict[str, Any]:
+    kinds = (torch.Tensor, int, float, *_CONTAINERS)
+    return {
+        name: value for name, value in vars(layer).items() if issubclass(type(value), kinds) and name not in _OF_TORCH
+    }
+
+
+def _tokens(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Numbers by value, everything else by identity. A bool is left out: it often tells that the first call is over."""
+    return {
+        name: value if type(value) in (int, float) else id(value)
+        for name, value in attributes.items()
+        if type(value) is not bool
+    }

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from slipstream.seams.nested import tensors_of
 from slipstream.seams.rng_state import RngState, default_generators
-from slipstream.techniques._recompute.module_snapshot import ModuleSnapshot
+from slipstream.techniques._recompute.module_snapshot import ModuleSnapshot, ModuleState
 from slipstream.techniques._recompute.record_random import RandomRecorder, RandomReplay, RefusedError
 from slipstream.techniques._recompute.split_batch import (
     PLAIN,
@@ -39,7 +39,9 @@ class Form:
 
 def kind_of(tensors: Sequence[torch.Tensor]) -> Any:
     """Returns a key that is equal for calls that differ only in sizes."""
-    return tuple((one.dim(), one.dtype, one.requires_grad, one.layout, one.is_nested) for one in tensors)
+    return tuple(
+        (one.dim(), one.dtype, one.requires_grad, one.layout, one.is_nested, one.is_inference()) for one in tensors
+    )
 
 
 def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: str) -> Form:
@@ -48,17 +50,21 @@ def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: 
     if why:
         raise RefusedError(why)
     tensors = tensors_of((args, kwargs))
+    if any(tensor.is_inference() for tensor in tensors):
+        raise RefusedError("it receives a tensor made in inference mode, which cannot be kept for a backward pass")
     cut = Cut(tensors)
     length = min(_NUM_SAMPLES, cut.length(tensors)) if any(cut.is_cut) else 0
     if length < 2:
         raise RefusedError("it does not receive a batch of samples")
     few = [one.detach().requires_grad_(one.requires_grad) for one in cut.piece(tensors, 0, length)]
-    frame, rng_state, before = frame_of((args, kwargs)), RngState(default_generators(device)), _attributes(module)
+    frame, rng_state, state = frame_of((args, kwargs)), RngState(default_generators(device)), ModuleState(module)
     with ModuleSnapshot(module) as snapshot:
         try:
             form = _compare(module, call, frame, cut, few, length)
-            if _attributes(module) != before:
+            if state.has_new_tensor():
                 raise RefusedError("it stores tensors of a call besides its results")
+            if state.has_changed():
+                raise RefusedError("it changes its own attributes while it computes")
             return form
         except RefusedError:
             raise
@@ -66,6 +72,7 @@ def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: 
             raise RefusedError(f"a few samples could not be computed: {type(fault).__name__}: {fault}") from None
         finally:
             snapshot.rewind()
+            state.restore()
             rng_state.restore()
 
 
@@ -139,13 +146,3 @@ def _graph_leaves(results: list[torch.Tensor]) -> Iterator[torch.Tensor]:
             if following is not None and following not in seen:
                 seen.add(following)
                 left.append(following)
-
-
-def _attributes(module: torch.nn.Module) -> set[tuple[int, str, int]]:
-    """Returns tensors that submodules hold as plain attributes: a state, or a loss that the script reads later."""
-    return {
-        (id(layer), name, id(value))
-        for layer in module.modules()
-        for name, value in vars(layer).items()
-        if isinstance(value, torch.Tensor)
-    }

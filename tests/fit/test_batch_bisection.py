@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slipstream.memory.batch_bisection import BatchBisection, num_twos, step_at, suit
+from slipstream.fit.batch_bisection import BatchBisection, num_twos, step_at, suit
 
 
 def search(held: Callable[[int], int], limit: int, search_state: BatchBisection) -> int:

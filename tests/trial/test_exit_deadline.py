@@ -11,7 +11,7 @@ from slipstream.wire.spool import SpoolReader
 
 SCRIPT = """
 import sys, time
-from slipstream.trial.shutdown import limit_stopping
+from slipstream.trial.exit_deadline import limit_stopping
 from slipstream.trial.lifecycle import TrialSettings, start_run
 from slipstream.seams.stop import StopTrial
 run = start_run(TrialSettings(mode="check", spool=sys.argv[1]))

@@ -1,0 +1,14 @@
+"""Recognises the datasets of the library `datasets`, without importing it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+_MODULE = "datasets.arrow_dataset"
+
+
+def is_hugging_face(dataset: Any) -> bool:
+    """Whether the dataset is Hugging Face's own. A package of the user's may be called `datasets` too, so the class
+    itself is compared."""
+    return type(dataset) is getattr(sys.modules.get(_MODULE), "Dataset", None)
