@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +128,22 @@ def nothing_left_behind() -> Iterator[None]:
     ours = [place for place, value in after.items() if _file(value).startswith(_OURS)]
     assert not ours, f"left behind: {ours}"
     assert _own_finders() == finders, "a finder was left on sys.meta_path"
+
+
+@pytest.fixture
+def survivors() -> Callable[[list[psutil.Process]], list[psutil.Process]]:
+    """The processes that still run after five seconds. One that has ended, and that init has not collected yet because
+    the machine is busy, does not run."""
+
+    def find(processes: list[psutil.Process]) -> list[psutil.Process]:
+        _, left = psutil.wait_procs(processes, timeout=5)
+        return [process for process in left if not _has_ended(process)]
+
+    return find
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -81,7 +82,7 @@ def is_trial(process: psutil.Process) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the processes are found through /proc")
-def test_after_an_interruption_no_process_is_left_and_the_session_is_saved(here: Path) -> None:
+def test_after_an_interruption_no_process_is_left_and_the_session_is_saved(here: Path, survivors: Any) -> None:
     (here / "train.py").write_text(TRAIN)
     command = [sys.executable, "-m", "slipstream", "tune", "--budget", "60s", "--seconds", "4"]
     command += ["--only", "fused_optimizer,cpu_threads", "train.py"]
@@ -97,7 +98,7 @@ def test_after_an_interruption_no_process_is_left_and_the_session_is_saved(here:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "interrupted; " in err and "run the same command again" in err and "Traceback" not in out + err
-    assert not psutil.wait_procs(below, timeout=5)[1]
+    assert not survivors(below)
     assert not (here / "slipstream.toml").exists() and latest(here) is not None
 
 

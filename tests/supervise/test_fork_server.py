@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -176,7 +177,7 @@ with ProcessBackend(["train.py"], may_fork=True) as backend:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_outlives_the_backend(here: Path, number: signal.Signals) -> None:
+def test_no_process_outlives_the_backend(here: Path, number: signal.Signals, survivors: Any) -> None:
     (here / "drive.py").write_text(DRIVE)
     pipe = subprocess.PIPE
     driver = subprocess.Popen([sys.executable, "drive.py"], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
@@ -186,8 +187,7 @@ def test_no_process_outlives_the_backend(here: Path, number: signal.Signals) -> 
     assert sorted(process.status() for process in below) == ["sleeping", "stopped", "stopped"]
     driver.send_signal(number)
     driver.communicate(timeout=20)
-    _, alive = psutil.wait_procs(below, timeout=5)
-    assert not alive
+    assert not survivors(below)
 
 
 def test_a_child_that_another_process_started() -> None:
