@@ -56,7 +56,7 @@ def luck(numel: int) -> float:
     return 1 + 2 / max(1, numel)
 
 
-class Limit(msgspec.Struct, frozen=True):
+class TensorLimit(msgspec.Struct, frozen=True):
     """How far a tensor may be from the base's: its error, and the change of its norm."""
 
     error: float
@@ -126,7 +126,7 @@ class StepTest:
 
     def _limit(
         self, kind: TensorKind, name: str, one: TensorDistance, draws: Sequence[Distances], is_later: bool
-    ) -> Limit:
+    ) -> TensorLimit:
         seen = [draw[name] for draw in draws if name in draw and not draw[name].trouble]
         floor = self._allowance.floor
         if kind == "update":
@@ -140,28 +140,28 @@ class StepTest:
 
     def _limit_together(
         self, evidence: set[str], whole: TensorDistance, draws: Sequence[Distances], is_later: bool
-    ) -> Limit:
+    ) -> TensorLimit:
         seen = [joined(draw, evidence) for draw in draws]
         allowance = self._allowance
         return self._limit_of(allowance.floor_together, allowance.times_together, whole.numel, seen, is_later)
 
     def _limit_of(
         self, floor: float, times: float, numel: int, draws: Sequence[TensorDistance], is_later: bool
-    ) -> Limit:
+    ) -> TensorLimit:
         floor *= self._allowance.later if is_later else 1
         error = max((draw.error for draw in draws), default=0.0)
         norm_error = max((draw.norm_error for draw in draws), default=0.0)
         # Where single decisions fall differently, the error of one draw may be far larger than that of the others. Its
         # part in the size is then what it was in any draw.
         share = max((draw.norm_error / draw.error for draw in draws if 0 < draw.error < math.inf), default=0.0)
-        return Limit(
+        return TensorLimit(
             max(floor, luck(numel) * times * error),
             max(floor, luck(1) * times * norm_error, times * min(share, 1.0) * error),
         )
 
 
 def _excess(
-    kind: TensorKind, name: str, step: int, one: TensorDistance, limit: Limit
+    kind: TensorKind, name: str, step: int, one: TensorDistance, limit: TensorLimit
 ) -> list[tuple[float, NumericsFault]]:
     found = []
     if one.error > limit.error:
