@@ -32,7 +32,7 @@ def as_error(share: float) -> str:
     """A relative error: "3%", "2e-06"."""
     if share < 5e-4:
         return f"{share:.0e}"
-    return f"{share:.0%}" if share >= 0.095 else f"{100 * share:.1g}%"
+    return f"{share:.0%}" if share >= 0.095 else f"{100 * share:.2g}%"
 
 
 def _agreement(numerics: Numerics) -> str:
