@@ -32,7 +32,7 @@ ROWS = RESULTS / "numerics_errors.json"
 # Of the zoo, the trainings that differ in their mathematics from each other and take short steps.
 FROM_ZOO = ("healthy_convnet", "healthy_gan", "healthy_mlp", "odd_accumulation", "odd_critic", "odd_reinforcement")
 # Compiling takes up to a minute for each script.
-COMPILED = ("convnet_norm", "grad_scaler", "regression", "tied_weights", "vae")
+COMPILED = ("convnet_norm", "grad_scaler", "regression", "tied_weights")
 
 
 def scripts(public: list[Path]) -> list[Script]:
