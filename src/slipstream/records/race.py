@@ -34,6 +34,7 @@ class TrialSpec(msgspec.Struct, frozen=True):
     recipe: Recipe = Recipe()
     precision: Precision = "fp32"  # rounding: the precision whose rounding is added
     draw: int = 0  # rounding, seed: controls that differ only in this draw other random numbers
+    is_cold: bool = False  # started in a new process that shares nothing by chance with other trials: never forked
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -71,6 +72,7 @@ class BlockTiming(msgspec.Struct, frozen=True, rename={"trial": "rider"}):
     starts_s: float = 0.0  # of these seconds, the time that starts of epochs took
     epoch_start_s: float = 0.0  # the time that one start of an epoch takes in this trial
     is_disturbed: bool = False  # something was recompiled: the block does not count
+    foreign_cores: float | None = None  # cores that other programs used meanwhile, of those that we may use
     is_last: bool = False  # the script has ended
     failure: Failure | None = None
 

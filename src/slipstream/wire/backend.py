@@ -3,6 +3,7 @@ Tests use an implementation with a simulated clock. This module does not depend 
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from slipstream.records import BlockTiming, Failure, TrialRecord, TrialSpec
@@ -19,10 +20,18 @@ class RaceBackend(Protocol):
         process then waits at its first tick."""
         ...
 
-    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
-        """Passes the baton to the trial and waits until its block ends. `failure` or `is_last` is set in the result if
-        the trial has ended. A trial that hangs is ended and counts as failed. A trial whose process is not running
-        (capacity 1) is started again and warmed up first."""
+    def run_block(
+        self, trial: int, round: int, num_steps: int, lead_in: int, limit_s: float = math.inf
+    ) -> BlockTiming:
+        """Passes the baton to the trial and waits until its block ends: after `num_steps`, or with the first step that
+        ends later than `limit_s` after the block began, lead-in included. At least one step is timed. `failure` or
+        `is_last` is set in the result if the trial has ended. A trial that hangs is ended and counts as failed. A trial
+        whose process is not running (capacity 1) is started again and warmed up first."""
+        ...
+
+    def wait(self, seconds: float) -> float | None:
+        """Waits while all trials are paused. Returns the cores that other programs used meanwhile, of those that we may
+        use; None if this cannot be measured."""
         ...
 
     def record(self, trial: int) -> TrialRecord:
@@ -31,11 +40,6 @@ class RaceBackend(Protocol):
 
     def leave(self, trial: int) -> TrialRecord:
         """Ends the trial and removes everything it left behind. Returns its record."""
-        ...
-
-    def renew(self) -> None:
-        """Discards state that trials share by chance, such as the memory layout of the process that they are forked
-        from. Trials that enter from now on share a new one."""
         ...
 
     def capacity(self) -> int:
