@@ -53,7 +53,7 @@ def _fit(request: Request) -> int:
     order = FitOptions(
         limit_bytes=request.limit_bytes,
         finds_batch=request.finds_batch,
-        budget_s=request.budget_s,
+        budget_s=request.budget_s or FIT_BUDGET_S,
         only=request.only,
         without=request.without,
         allow=request.allow,

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean, median
 
-__all__ = ["fmean", "group_means", "hodges_lehmann", "median", "median_interval", "middle_half", "rising_share", "robust_slope"]
+__all__ = [
+    "fmean",
+    "group_means",
+    "hodges_lehmann",
+    "median",
+    "median_interval",
+    "middle_half",
+    "rising_share",
+    "robust_slope",
+]
 
 
 def group_means(values: Sequence[float], size: int) -> list[float]:

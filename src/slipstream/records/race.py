@@ -213,10 +213,10 @@ class Numerics(msgspec.Struct, frozen=True):
 
 # Why a verdict was reached; report/text/verdicts.py words it.
 # A single technique: no_gain: not faster by more than the margin. outpaced: others gained more. gains: part of the
-# recipe. conflict: gained less than `other`, which excludes it. not_together: faster alone, but not beside the other
-# winners. superfluous: the recipe is as fast without it. unsound, unchecked: its numerics. never_pays: its one-off cost
-# is larger than its saving. opt_in: kept only if it is named. failed, declined, no_effect: what its trial told. untimed:
-# something was compiled in each of its blocks. not_raced: no time. not_applicable: was not tried.
+# recipe. conflict: gained less than `other`, which excludes it. not_together: faster alone, but not beside `other`.
+# superfluous: the recipe is as fast without it. unsound, unchecked: its numerics. never_pays: its one-off cost exceeds
+# its saving. opt_in: kept only if it is named. failed, declined, no_effect: what its trial told. untimed: no block
+# of it counted. not_raced: no time. not_applicable: was not tried.
 # The whole recipe: proved, refuted: the interval lies above or below the margin. not_proved: undecided. measured: too
 # few pairs for an interval. other_load: other programs disturbed one of the two far more often.
 VerdictCause = Literal[
@@ -261,7 +261,8 @@ class Verdict(msgspec.Struct, frozen=True):
     kind: Literal["single", "cumulative", "left_out", "total", "noise"] = "single"
     is_provisional: bool = False  # in older sessions
     cause: VerdictCause | None = None  # None: in older sessions
-    other: str = ""  # conflict: what excludes it
+    own_ratio: float | None = None  # times as fast as what it was raced on top of, which `speed` is not relative to
+    other: str = ""  # conflict, not_together: what excludes it
     num_training_steps: int | None = None  # never_pays: of the training
 
     @property

@@ -56,6 +56,7 @@ def _report(state: TuningState, recipe: Recipe, choice: Choice, worth: float, is
             speed=verdicts.estimate(worth),
             recipe=recipe.without(choice.technique),
             kind="left_out",
+            own_ratio=math.exp(worth),
             cause="superfluous" if is_removed else "gains",
         )
     )

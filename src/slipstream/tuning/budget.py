@@ -10,13 +10,14 @@ from slipstream.tuning.successive_halving import rung_sizes
 from slipstream.wire.backend import RaceBackend
 
 # Share of the budget that is kept for the proof. Its pairs of fresh processes decide whether anything is kept at all.
-PROOF_SHARE = 0.35
-# Time that was lost to other programs is added to the budget. A default budget may double; one that the user named holds
-# within 20%, of which the last block and the end of trials need a part.
+PROOF_SHARE = 0.4
+# Time that was lost to other programs is added to the budget. A default budget may double; one that the user named
+# holds within 20%, of which the last block and the end of trials need a part.
 MOST_EXTENSION, MOST_NAMED_EXTENSION = 1.0, 0.15
-USUAL_PAIRS = 8  # that a default budget is made for: enough for a gain that is three times the spread of a pair
+USUAL_PAIRS = 16  # that a default budget is made for: enough for a gain of 1.3 times the spread of a pair
 USUAL_PASSES = 2  # the second one has fewer arms; further ones are taken from what is left
 PAIR_ROUNDS = 4  # of a pair of the proof, at least: the median of fewer follows a single outlier
+BLOCKS_PER_START = 3.0  # seconds of blocks for each second of starts in a pair: mostly, blocks vary more than processes
 SHORTEST_S, LONGEST_S = 60.0, 3600.0  # of a default budget
 
 
@@ -98,18 +99,17 @@ class Costs:
         return number
 
     def pair_s(self) -> float:
-        """A pair of the proof: its blocks take as long as its starts, and there are a few at least."""
+        """A pair of the proof: two starts and their blocks."""
         starts_s = 2 * self.cold_start_s()
-        return starts_s + max(starts_s, 2 * PAIR_ROUNDS * self.block_s())
+        return starts_s + max(BLOCKS_PER_START * starts_s, 2 * PAIR_ROUNDS * self.block_s())
 
     def whole_s(self, num_arms: int) -> float:
         """A tuning that races all arms, with a second pass over half of them, and a proof of the usual length."""
         passes_s = sum(self.pass_s(math.ceil(num_arms / 2**number), 2) for number in range(USUAL_PASSES))
-        return max(passes_s / (1.0 - PROOF_SHARE), USUAL_PAIRS * self.pair_s() / PROOF_SHARE)
+        return max(passes_s / (1.0 - PROOF_SHARE), passes_s + USUAL_PAIRS * self.pair_s())
 
 
 def round_up(seconds: float) -> float:
     """To half a minute, or to whole minutes from five on; between the shortest and the longest default budget."""
     step_s = 30.0 if seconds <= 300.0 else 60.0
     return min(max(math.ceil(seconds / step_s) * step_s, SHORTEST_S), LONGEST_S)
-

@@ -161,6 +161,6 @@ def facts_of(session: Session, order: TuneOptions) -> dict[str, str]:
         "python": environment.python,
         "slipstream": environment.slipstream,
         "torch": environment.torch.version if environment.torch else "",
-        "order": f"{sorted(order.only)} {sorted(order.without)} {order.allow} {order.margin} {order.alpha} {order.is_patchable}",
+        "order": str(msgspec.structs.replace(order, budget_s=None, journal="", is_resumed=False)),
     }
     return facts | {f"library {name}": version for name, version in sorted(environment.libraries.items())}

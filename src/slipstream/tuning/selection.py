@@ -1,6 +1,6 @@
-"""Selects a recipe in passes. A pass is successive halving over arms on top of the recipe so far; the combination of its
-winners is raced against the best single one. Another pass follows on top of the result, because a technique that gains
-nothing in a step that computes may gain much in a step that waits, and the other way round."""
+"""Selects a recipe in passes. A pass is successive halving over arms on top of the recipe so far; the combination of
+its winners is raced against the best single one. Another pass follows on top of the result, because a technique that
+gains nothing in a step that computes may gain much in a step that waits, and the other way round."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ LATE_SHARE = 0.5
 # An arm that was this much slower in an earlier pass does not race again: what it lost then would have to be less than
 # a quarter of what the recipe saved.
 HOPELESS = math.log(0.75)
+# Causes for which a setting does not race again, whatever the recipe is.
+_FINAL = ("failed", "declined", "no_effect", "unsound", "never_pays", "opt_in")
 
 
 class Selection:
@@ -33,7 +35,7 @@ class Selection:
         self._state = state
         self._candidates = list(candidates)
         self._seen: dict[Choice, float] = {}  # the last log ratio of each choice against what it was raced on
-        self._out: set[str] = set()  # techniques that failed, are unsound, or changed nothing
+        self._out: set[Choice] = set()  # failed, unsound, or without effect
         self._is_slowing = False
         self.singles: list[Recipe] = []  # the best recipe of the first pass that has one technique more
 
@@ -58,7 +60,9 @@ class Selection:
     def _arms(self) -> list[Arm]:
         """The arms of the next pass, the most promising first. First settings come before second ones."""
         state, recipe = self._state, self._state.recipe
-        late = latecomers(Observation(state.session, self._is_slowing), state.order, state.techniques, recipe, self._out)
+        late = latecomers(
+            Observation(state.session, self._is_slowing), state.order, state.techniques, recipe, self._out
+        )
         known = {one.technique: one for one in (*late, *self._candidates)}
         by_rank: list[list[Arm]] = [[], []]
         for candidate in known.values():
@@ -67,16 +71,17 @@ class Selection:
         return [arm for arms in by_rank for arm in arms]
 
     def _settings(self, candidate: Candidate) -> list[Setting]:
-        """The settings to race in the next pass. Of a technique in the recipe these are the neighbours of its setting."""
+        """The settings to race in the next pass. Of a technique in the recipe these are neighbours of its setting."""
         name, recipe = candidate.technique, self._state.recipe
-        if name in self._out or self._state.conflict(name, recipe) is not None:
+        if self._state.conflict(name, recipe) is not None:
             return []
         seen = {choice.setting: gain for choice, gain in self._seen.items() if choice.technique == name}
         now = recipe.setting_of(name)
+        out = {choice.setting for choice in self._out if choice.technique == name}
+        out |= {setting for setting, gain in seen.items() if gain < HOPELESS}
         if now is not None:
-            return untried_neighbours(candidate, now, seen)
-        hopeless = {setting for setting, gain in seen.items() if gain < HOPELESS}
-        return [setting for setting in settings_to_race(candidate, seen) if setting not in hopeless]
+            return [setting for setting in untried_neighbours(candidate, now, seen) if setting not in out]
+        return [setting for setting in settings_to_race(candidate, seen) if setting not in out]
 
     def _affordable(self, arms: Sequence[Arm]) -> list[Arm]:
         """As many arms as the time is enough for. Time is never spread over more arms than it can decide. With time for
@@ -148,7 +153,9 @@ class Selection:
                 verdict = verdicts.with_numerics(verdict, verdicts.judge_numerics(state, entry.trials))
             if verdict.cause == "gains":
                 winners.append(entry)
-            self._remember(entry, verdict.cause in ("failed", "declined", "no_effect", "unsound", "never_pays", "opt_in"))
+            self._remember(
+                entry, verdict.cause in ("failed", "declined", "no_effect", "unsound", "never_pays", "opt_in")
+            )
             state.decide(verdict)
             state.pool.leave(entry.trials)
         return winners
@@ -156,10 +163,8 @@ class Selection:
     def _remember(self, entry: Entry, is_out: bool) -> None:
         if entry.gain is not None:
             self._seen[entry.arm.choice] = entry.gain
-        if is_out and len(entry.arm.candidate.settings) <= sum(
-            choice.technique == entry.arm.choice.technique for choice in self._seen
-        ):
-            self._out.add(entry.arm.choice.technique)
+        if is_out:
+            self._out.add(entry.arm.choice)
 
     # --- combination --------------------------------------------------------------------------------------------------
 

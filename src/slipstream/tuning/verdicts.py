@@ -10,7 +10,7 @@ from slipstream.diagnose.statistics import median
 from slipstream.diagnose.training_time import training_length
 from slipstream.records import Choice, Decision, Failure, Numerics, Recipe, Speed, TrialRecord, Verdict, VerdictCause
 from slipstream.records.race import FARTHEST
-from slipstream.tuning.payback import pays_within, payback_steps
+from slipstream.tuning.payback import payback_steps, pays_within
 from slipstream.tuning.state import TuningState
 from slipstream.tuning.successive_halving import Entry
 from slipstream.tuning.trials import RecipeTrials
@@ -106,7 +106,8 @@ def _measured(state: TuningState, entry: Entry, anchor: Recipe) -> Verdict:
     """The speed is against the base, whatever the arm was raced on top of."""
     choice, record = entry.arm.choice, state.pool.record(entry.trials)
     gain = None if entry.gain is None else entry.gain + state.estimates.get(anchor, 0.0)
-    verdict = Verdict(choice.technique, choice.setting, "rejected", recipe=entry.recipe)
+    own_ratio = None if entry.gain is None else math.exp(entry.gain)
+    verdict = Verdict(choice.technique, choice.setting, "rejected", recipe=entry.recipe, own_ratio=own_ratio)
     verdict = measured(state, verdict, record, None if gain is None else estimate(gain))
     if record.fingerprint.losses or record.fingerprint.snapshots:
         quick = state.numerics_check.quick_check(state.claim(entry.recipe), record)

@@ -17,7 +17,7 @@ time. See docs/statistics.md.
 from __future__ import annotations
 
 import math
-from statistics import fmean
+from statistics import fmean, stdev
 
 from slipstream.records import Speed
 from slipstream.records.race import FARTHEST
@@ -60,6 +60,10 @@ class TSequence:
     def width(self) -> float:
         """The length of the interval of the log ratio."""
         return self._high - self._low
+
+    def spread(self) -> float:
+        """The standard deviation of the pairs, or 0 as long as they do not show it."""
+        return stdev(self.log_ratios) if self.num_pairs > 2 else 0.0
 
     def speed(self) -> Speed:
         """The mean ratio and its interval. Without evidence for a bound, it has the value FARTHEST."""
