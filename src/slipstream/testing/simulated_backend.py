@@ -10,10 +10,8 @@ import random
 from collections.abc import Callable, Iterator
 
 from slipstream.records import BlockTiming, Failure, Fingerprint, Recipe, TechniqueNote, TrialRecord, TrialSpec
-from slipstream.supervise.slow_start import SlowStart, TooSlow
 from slipstream.testing.made_fingerprints import made_fingerprint_of
 from slipstream.testing.noise_model import CALM, Noise
-from slipstream.wire.protocol import Ticked
 
 Factor = Callable[[Recipe], float]  # the true step time under a recipe, relative to the base
 Ageing = Callable[[Recipe, int], float]  # factor on the step time after so many steps
@@ -22,8 +20,6 @@ Seen = Callable[[TrialSpec, int], Fingerprint]  # the fingerprint after so many 
 Load = Callable[[float], float]  # threads of other programs that compute at that second of the backend's clock
 Pace = Callable[[float], float]  # factor on all times at that second of the backend's clock, whatever runs
 
-# Number of steps; they are part of the start, and the clock does not move while they are compared with the base's.
-_WARM_UP = 5
 NUM_CORES = 2  # each trial uses all of them
 _SLICE_S = 0.5  # load and pace are looked up so often: half of the shortest burst of load
 
@@ -84,10 +80,6 @@ class SimulatedBackend:
         trial = self._trials[spec.ident] = _SimulatedTrial(spec)
         trial.failure = self._failure(spec, 0)
         self._start(trial)
-        too_slow = self._judge_start(trial)
-        if not trial.failure and too_slow is not None:
-            times = f"{too_slow.step_s / too_slow.beside_s:.0f} times the base's step"
-            trial.failure = Failure(times, "too_slow")
         if trial.failure:
             self._present.discard(spec.ident)
         return trial.failure
@@ -200,21 +192,6 @@ class SimulatedBackend:
 
     def _slowdown(self) -> float:
         return (1.0 + self._load(self._now_s) / NUM_CORES) * self._pace(self._now_s)
-
-    def _judge_start(self, trial: _SimulatedTrial) -> TooSlow | None:
-        """As the process backend does, with the base's speed at this second. The recorded step is that of an idle
-        machine.
-        """
-        slowdown, slow_start = self._slowdown(), SlowStart()
-        if trial.spec.role != "candidate":
-            return None
-        step_s = self._step_s * self._factor(trial.spec.recipe) * trial.luck
-        steady = [Ticked(step_s * slowdown, 0.0, False)] * _WARM_UP
-        verdicts = (
-            slow_start.judge(steady[1 : at + 1], self._step_s, lambda: self._step_s * slowdown)
-            for at in range(1, _WARM_UP)
-        )
-        return next((verdict for verdict in verdicts if verdict is not None), None)
 
     def _start(self, trial: _SimulatedTrial) -> None:
         if self._capacity == 1:
