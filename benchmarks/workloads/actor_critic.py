@@ -1,4 +1,4 @@
-"""An agent that learns to land on a pad: it plays in many copies of a made game, and then learns from what it played."""
+"""An agent that learns to land on a pad: it plays many copies of a made game, and learns from what it played."""
 
 import argparse
 

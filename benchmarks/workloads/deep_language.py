@@ -5,10 +5,24 @@ import random
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 WIDTH, HEADS, CONTEXT, BATCH = 96, 4, 64, 8
-WORDS = "the a small red old quick river stone bird house sees finds leaves near under over and but".split()
+WORDS = [
+    "the",
+    "a",
+    "small",
+    "old",
+    "quick",
+    "river",
+    "stone",
+    "bird",
+    "house",
+    "sees",
+    "finds",
+    "leaves",
+    "near",
+    "under",
+]
 
 
 class Rescale(nn.Module):
@@ -50,7 +64,7 @@ class Gated(nn.Module):
         self.back = nn.Linear(2 * WIDTH, WIDTH)
 
     def forward(self, x):
-        return self.back(F.silu(self.gate(x)) * self.content(x))
+        return self.back(nn.functional.silu(self.gate(x)) * self.content(x))
 
 
 class Layer(nn.Module):
@@ -98,7 +112,7 @@ def main():
     for step in range(args.steps):
         chosen = windows[torch.randint(len(windows), (BATCH,))]
         logits = model(chosen[:, :-1])
-        loss = F.cross_entropy(logits.reshape(-1, 256), chosen[:, 1:].reshape(-1))
+        loss = nn.functional.cross_entropy(logits.reshape(-1, 256), chosen[:, 1:].reshape(-1))
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

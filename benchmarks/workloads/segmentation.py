@@ -1,11 +1,11 @@
 """Finds the cells in made microscope pictures, pixel by pixel, with a convnet whose way down and way up are linked."""
 
 import argparse
+import itertools
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 SIDE = 160
@@ -48,34 +48,35 @@ class Double(nn.Module):
         self.norm_one, self.norm_two = nn.BatchNorm2d(after), nn.BatchNorm2d(after)
 
     def forward(self, x):
-        x = F.relu(self.norm_one(self.one(x)))
-        return F.relu(self.norm_two(self.two(x)))
+        x = nn.functional.relu(self.norm_one(self.one(x)))
+        return nn.functional.relu(self.norm_two(self.two(x)))
 
 
 class Segmenter(nn.Module):
     def __init__(self, widths=(24, 48, 96, 160), num_classes=3):
         super().__init__()
-        self.down = nn.ModuleList([Double(a, b) for a, b in zip((3, *widths), widths)])
-        self.up = nn.ModuleList([nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in zip(widths, widths[1:])])
-        self.merge = nn.ModuleList([Double(2 * a, a) for a in widths[:-1]])
+        self.start = Double(3, widths[0])
+        self.down, self.up, self.merge = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        for fine, coarse in itertools.pairwise(widths):
+            self.down.append(Double(fine, coarse))
+            self.up.append(nn.ConvTranspose2d(coarse, fine, 2, stride=2))
+            self.merge.append(Double(2 * fine, fine))
         self.head = nn.Conv2d(widths[0], num_classes, 1)
 
     def forward(self, x):
-        seen = []
-        for stage in self.down[:-1]:
-            x = stage(x)
-            seen.append(x)
-            x = F.max_pool2d(x, 2)
-        x = self.down[-1](x)
-        for up, merge, skip in zip(reversed(self.up), reversed(self.merge), reversed(seen)):
-            x = merge(torch.cat([skip, up(x)], dim=1))
+        seen = [self.start(x)]
+        for stage in self.down:
+            seen.append(stage(nn.functional.max_pool2d(seen[-1], 2)))
+        x = seen.pop()
+        for level in reversed(range(len(seen))):
+            x = self.merge[level](torch.cat([seen[level], self.up[level](x)], dim=1))
         return self.head(x)
 
 
 def overlap_loss(logits, mask):
     """One minus the mean overlap of the classes."""
     guess = logits.softmax(dim=1)
-    truth = F.one_hot(mask, logits.shape[1]).permute(0, 3, 1, 2)
+    truth = nn.functional.one_hot(mask, logits.shape[1]).permute(0, 3, 1, 2)
     both = (guess * truth).sum(dim=(0, 2, 3))
     return 1 - (2 * both / (guess.sum(dim=(0, 2, 3)) + truth.sum(dim=(0, 2, 3)) + 1)).mean()
 
@@ -93,7 +94,7 @@ def main():
         total = 0.0
         for slides, masks in loader:
             logits = model(slides)
-            loss = F.cross_entropy(logits, masks) + overlap_loss(logits, masks)
+            loss = nn.functional.cross_entropy(logits, masks) + overlap_loss(logits, masks)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
