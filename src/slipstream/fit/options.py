@@ -6,7 +6,6 @@ import msgspec
 
 from slipstream.records import NumericsClass
 
-
 FIT_BUDGET_S = 300.0  # enough for a dozen starts of most scripts
 
 
