@@ -214,9 +214,9 @@ class Numerics(msgspec.Struct, frozen=True):
 # Why a verdict was reached; report/text/verdicts.py words it.
 # A single technique: no_gain: not faster by more than the margin. outpaced: others gained more. gains: part of the
 # recipe. conflict: gained less than `other`, which excludes it. not_together: faster alone, but not beside `other`.
-# superfluous: the recipe is as fast without it. unsound, unchecked: its numerics. never_pays: its one-off cost exceeds
-# its saving. opt_in: kept only if it is named. failed, declined, no_effect: what its trial told. untimed: no block
-# of it counted. not_raced: no time. not_applicable: was not tried.
+# not_again: faster, but not in further processes. superfluous: the recipe is as fast without it. unsound, unchecked:
+# its numerics. never_pays: its one-off cost exceeds its saving. opt_in: kept only if it is named. failed, declined,
+# no_effect: what its trial told. untimed: no block of it counted. not_raced: no time. not_applicable: was not tried.
 # The whole recipe: proved, refuted: the interval lies above or below the margin. not_proved: undecided. measured: too
 # few pairs for an interval. other_load: other programs disturbed one of the two far more often.
 VerdictCause = Literal[
@@ -225,6 +225,7 @@ VerdictCause = Literal[
     "gains",
     "conflict",
     "not_together",
+    "not_again",
     "superfluous",
     "unsound",
     "unchecked",

@@ -3,48 +3,71 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from slipstream.records import Choice, Recipe, Verdict
 from slipstream.tuning import verdicts
 from slipstream.tuning.budget import PROOF_SHARE
+from slipstream.tuning.rounds import Race
 from slipstream.tuning.selection import ROUNDS
 from slipstream.tuning.state import TuningState
 
 
 def ablate(state: TuningState) -> None:
-    """Removes one technique at a time, the one that adds least, because two that can replace each other both look
-    superfluous beside each other. A further race is needed only if another one looked superfluous too."""
-    while len(state.recipe.choices) > 1:
-        recipe = state.recipe
-        if state.budget.now_s() + _race_s(state, recipe) > state.budget.end_s(PROOF_SHARE):
-            return
-        worths = _worths(state, recipe)
-        least = math.log1p(state.order.margin)
-        superfluous = sorted((choice for choice in worths if worths[choice] < least), key=lambda one: worths[one])
-        for choice, worth in worths.items():
-            _report(state, recipe, choice, worth, is_removed=superfluous[:1] == [choice])
-        if not superfluous:
-            return
-        removed = superfluous[0]
-        state.revise(removed, decision="rejected", cause="superfluous")
-        state.adopt(recipe.without(removed.technique), state.estimates.get(recipe, 0.0) - worths[removed])
-        if len(superfluous) < 2:
-            return
+    """Removes all techniques that add nothing, if the rest is as fast as the whole. Otherwise only the one that adds
+    least is removed, because two that can replace each other both look superfluous beside each other."""
+    recipe = state.recipe
+    if len(recipe.choices) < 2 or not _is_time_for(state, len(recipe.choices)):
+        return
+    least = math.log1p(state.order.margin)
+    worths = _worths(state, recipe, least)
+    superfluous = sorted((choice for choice in worths if worths[choice] < least), key=lambda one: worths[one])
+    removed = superfluous
+    if len(superfluous) > 1 and not _is_as_fast(state, recipe, superfluous, least):
+        removed = superfluous[:1]
+    for choice, worth in worths.items():
+        _report(state, recipe, choice, worth, is_removed=choice in removed)
+    for choice in removed:
+        state.revise(choice, decision="rejected", cause="superfluous")
+    if removed:
+        state.adopt(_without(recipe, removed), state.estimates.get(recipe, 0.0))
 
 
-def _race_s(state: TuningState, recipe: Recipe) -> float:
-    return state.costs.race_s(len(recipe.choices) + 1, ROUNDS)
+def _without(recipe: Recipe, choices: Sequence[Choice]) -> Recipe:
+    return Recipe(tuple(choice for choice in recipe.choices if choice not in choices))
 
 
-def _worths(state: TuningState, recipe: Recipe) -> dict[Choice, float]:
+def _is_time_for(state: TuningState, num_others: int) -> bool:
+    return state.budget.now_s() + state.costs.race_s(num_others + 1, ROUNDS) < state.budget.end_s(PROOF_SHARE)
+
+
+def _worths(state: TuningState, recipe: Recipe, least: float) -> dict[Choice, float]:
     """For each technique the log ratio of the recipe against itself without it."""
     whole = state.trials(recipe)
     without = {choice: state.trials(recipe.without(choice.technique)) for choice in recipe.choices}
-    race = state.runner.race(whole, list(without.values()), ROUNDS, state.budget.end_s(PROOF_SHARE))
+
+    def is_enough(race: Race) -> bool:
+        return all(race.is_clear(trials, whole, -least) for trials in without.values())
+
+    race = state.runner.race(whole, list(without.values()), ROUNDS, state.budget.end_s(PROOF_SHARE), is_enough)
     for trials in (whole, *without.values()):
         state.pool.leave(trials)
     gains = {choice: race.gain(trials, whole) for choice, trials in without.items()}
     return {choice: -gain for choice, gain in gains.items() if gain is not None}
+
+
+def _is_as_fast(state: TuningState, recipe: Recipe, superfluous: Sequence[Choice], least: float) -> bool:
+    """Whether the recipe is as fast without all of them. The unchanged script is no recipe."""
+    rest = _without(recipe, superfluous)
+    if not rest.choices or not _is_time_for(state, 1):
+        return False
+    whole, trials = state.trials(recipe), state.trials(rest)
+    deadline_s = state.budget.end_s(PROOF_SHARE)
+    race = state.runner.race(whole, [trials], ROUNDS, deadline_s, lambda race: race.is_clear(trials, whole, -least))
+    gain = race.gain(trials, whole)
+    for one in (whole, trials):
+        state.pool.leave(one)
+    return gain is not None and gain > -least
 
 
 def _report(state: TuningState, recipe: Recipe, choice: Choice, worth: float, is_removed: bool) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from slipstream.diagnose.statistics import median
-from slipstream.tuning.successive_halving import rung_sizes
+from slipstream.tuning.successive_halving import LEAST_ROUNDS, MOST_ROUNDS, rung_sizes
 from slipstream.wire.backend import RaceBackend
 
 # Share of the budget that is kept for the proof. Its pairs of fresh processes decide whether anything is kept at all.
@@ -18,6 +18,7 @@ USUAL_PAIRS = 16  # that a default budget is made for: enough for a gain of 1.3 
 USUAL_PASSES = 2  # the second one has fewer arms; further ones are taken from what is left
 PAIR_ROUNDS = 4  # of a pair of the proof, at least: the median of fewer follows a single outlier
 BLOCKS_PER_START = 3.0  # seconds of blocks for each second of starts in a pair: mostly, blocks vary more than processes
+LONG_BLOCK_S = 1.0  # with longer blocks the first rung has as few rounds as possible
 SHORTEST_S, LONGEST_S = 60.0, 3600.0  # of a default budget
 
 
@@ -87,11 +88,11 @@ class Costs:
     def race_s(self, num_trials: int, num_rounds: int) -> float:
         return num_trials * (self.start_s() + num_rounds * self.block_s())
 
-    def pass_s(self, num_arms: int, num_fixed: int = 1) -> float:
+    def pass_s(self, num_arms: int, num_fixed: int, first_rounds: int = LEAST_ROUNDS) -> float:
         """One pass of successive halving, in which `num_fixed` trials run beside the arms of every rung."""
-        return sum(self.race_s(size + num_fixed, rounds) for size, rounds in rung_sizes(num_arms))
+        return sum(self.race_s(size + num_fixed, rounds) for size, rounds in rung_sizes(num_arms, first_rounds))
 
-    def num_affordable(self, seconds: float, num_fixed: int = 1) -> int:
+    def num_affordable(self, seconds: float, num_fixed: int) -> int:
         """How many arms a pass can have in that time."""
         number = 0
         while number < 200 and self.pass_s(number + 1, num_fixed) <= seconds:
@@ -105,7 +106,8 @@ class Costs:
 
     def whole_s(self, num_arms: int) -> float:
         """A tuning that races all arms, with a second pass over half of them, and a proof of the usual length."""
-        passes_s = sum(self.pass_s(math.ceil(num_arms / 2**number), 2) for number in range(USUAL_PASSES))
+        first_rounds = MOST_ROUNDS if self.block_s() < LONG_BLOCK_S else LEAST_ROUNDS
+        passes_s = sum(self.pass_s(math.ceil(num_arms / 2**number), 2, first_rounds) for number in range(USUAL_PASSES))
         return max(passes_s / (1.0 - PROOF_SHARE), passes_s + USUAL_PAIRS * self.pair_s())
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
-from statistics import fmean
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, stdev
 
 import msgspec
 
@@ -21,6 +21,8 @@ from slipstream.tuning.trials import Inert, RaceError, RecipeTrials, TrialPool, 
 # Times the base's block: a block that takes longer ends with its next step. So a recipe that is 30 times slower costs a
 # round little, and a recipe that is twice as slow is still timed over all steps.
 MOST_TIMES_BASE = 3.0
+MOST_TIMES_ROUNDS = 3
+CLEAR = 2.0  # standard errors
 SHORTEST_LIMIT_S = 0.5  # a block of the base is often shorter than a stall of the machine
 WAIT_S = 1.0  # between two looks at a busy machine
 MOST_WAIT_S = 20.0  # at a time: then a round is tried again, because the load may be too small to disturb it
@@ -52,6 +54,14 @@ class Race(msgspec.Struct, eq=False):
         """The centre of the log ratios; None if there are none."""
         ratios = self.log_ratios(trials, anchor)
         return hodges_lehmann(ratios) if ratios else None
+
+    def is_clear(self, trials: RecipeTrials, anchor: RecipeTrials, gain: float) -> bool:
+        """Whether more rounds of these processes would hardly change on which side of `gain` the log ratio lies."""
+        ratios = self.log_ratios(trials, anchor)
+        if len(ratios) < 2:
+            return False
+        error = stdev(ratios) / math.sqrt(len(ratios))
+        return abs(hodges_lehmann(ratios) - gain) > CLEAR * error
 
 
 class Load(msgspec.Struct):
@@ -88,16 +98,22 @@ class RoundRunner:
         self._busy_s = 0.0  # since the last round that counted
 
     def race(
-        self, anchor: RecipeTrials, others: Sequence[RecipeTrials], num_rounds: int, deadline_s: float = math.inf
+        self,
+        anchor: RecipeTrials,
+        others: Sequence[RecipeTrials],
+        num_rounds: int,
+        deadline_s: float = math.inf,
+        is_enough: Callable[[Race], bool] = lambda race: True,
     ) -> Race:
         """Starts all trials in new processes and runs rounds, until `num_rounds` counted or the deadline has passed.
-        At most as many trials run beside the anchor as fit in memory; the others race afterwards, against a new process
-        of the anchor. Raises RaceError if the anchor fails."""
+        Where that was not enough, up to MOST_TIMES_ROUNDS times as many rounds run. At most as many trials run beside
+        the anchor as fit in memory; the others race afterwards, against a new process of the anchor. Raises RaceError
+        if the anchor fails."""
         race, room = Race(), self._pool.num_challengers(1)
         groups = [others[at : at + room] for at in range(0, len(others), room)] or [[]]
         for group in groups:
             try:
-                self._race_group(race, anchor, group, num_rounds, deadline_s)
+                self._race_group(race, anchor, group, num_rounds, deadline_s, is_enough)
             finally:
                 for trials in (anchor, *group):
                     self._pool.release(trials)
@@ -127,13 +143,21 @@ class RoundRunner:
         return running
 
     def _race_group(
-        self, race: Race, anchor: RecipeTrials, group: Sequence[RecipeTrials], num_rounds: int, deadline_s: float
+        self,
+        race: Race,
+        anchor: RecipeTrials,
+        group: Sequence[RecipeTrials],
+        num_rounds: int,
+        deadline_s: float,
+        is_enough: Callable[[Race], bool],
     ) -> None:
         running = self.start((anchor, *group), race)
         num_starts = 1
         self._tell.racing([trials.name for trials in running])
         num_counted = num_discarded = 0
-        while num_counted < num_rounds and (self._budget.now_s() < deadline_s or not (num_counted or num_discarded)):
+        while self._budget.now_s() < deadline_s or not (num_counted or num_discarded):
+            if num_counted >= MOST_TIMES_ROUNDS * num_rounds or (num_counted >= num_rounds and is_enough(race)):
+                break
             if id(anchor) in race.failures:
                 failure = race.failures.pop(id(anchor))
                 if num_starts >= MOST_BASE_STARTS:

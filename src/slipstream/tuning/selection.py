@@ -4,6 +4,7 @@ gains nothing in a step that computes may gain much in a step that waits, and th
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Sequence
 
@@ -15,10 +16,10 @@ from slipstream.tuning.candidates import Arm, Candidate, latecomers, settings_to
 from slipstream.tuning.rounds import Race
 from slipstream.tuning.state import TuningState
 from slipstream.tuning.step_drift import is_slowing
-from slipstream.tuning.successive_halving import ETA, FIRST_ROUNDS, Entry, halve
-from slipstream.tuning.trials import RecipeTrials
+from slipstream.tuning.successive_halving import ETA, LEAST_ROUNDS, MOST_ROUNDS, Entry, halve
 
-ROUNDS = FIRST_ROUNDS * ETA  # of a race between a few recipes, as on the second rung
+MOST_FAILED = 2  # passes without a winner on the unchanged script: small gains show only over several processes
+ROUNDS = LEAST_ROUNDS * ETA  # of a race between a few recipes, as on the second rung
 # Share of the budget up to which an arm that takes long to start is raced. Its first start compiles.
 LATE_SHARE = 0.5
 # An arm that was this much slower in an earlier pass does not race again: what it lost then would have to be less than
@@ -36,7 +37,11 @@ class Selection:
         self._candidates = list(candidates)
         self.seen: dict[Choice, float] = {}  # the last log ratio of each choice against what it was raced on
         self._out: set[Choice] = set()  # failed, unsound, or without effect
+        self._entries: dict[tuple[Recipe, Choice], Entry] = {}  # by the recipe that they are raced on top of
         self._is_slowing = False
+        # What was ahead in the first pass, though a race in new processes did not confirm it: the proof decides. It
+        # holds all winners, because noise can choose the wrong one.
+        self._hopeful: tuple[Recipe, float] | None = None
         self.singles: list[Recipe] = []  # the best recipe of the first pass that has one technique more
 
     def run(self) -> None:
@@ -45,10 +50,18 @@ class Selection:
         ground = [one for one in self._candidates if one.card.is_ground]
         if ground and self._pass([self._arm(one, one.settings[0]) for one in ground], least_gain=0.0):
             state.note(f"{state.recipe} comes first: the other techniques are raced on top of it.")
+        num_failed = 0
         while arms := self._arms():
             if not self._pass(arms, least_gain=math.log1p(state.order.margin)):
-                break
+                num_failed += 1
+                if state.recipe.choices or num_failed == MOST_FAILED or not self._is_time_for(arms):
+                    break
+                continue
             state.journal.remember_pass(state.recipe, state.estimates[state.recipe], state.verdicts, is_last=False)
+        if not state.recipe.choices and self._hopeful is not None:
+            state.adopt(*self._hopeful)
+            for choice in state.recipe.choices:
+                state.revise(choice, decision="kept", cause="gains")
         self._report_not_raced()
 
     # --- arms ---------------------------------------------------------------------------------------------------------
@@ -92,6 +105,21 @@ class Selection:
         both = state.costs.num_affordable(left_s / 2, num_fixed=2)
         return list(arms[: max(both, min(number, len(techniques)))])
 
+    def _is_time_for(self, arms: Sequence[Arm]) -> bool:
+        state = self._state
+        return state.budget.now_s() + state.costs.pass_s(len(arms), 2) < state.budget.end_s(PROOF_SHARE)
+
+    def _first_rounds(self, num_arms: int) -> int:
+        """As many rounds on the first rung as leave half of the time to later passes."""
+        state = self._state
+        half_s = (state.budget.end_s(PROOF_SHARE) - state.budget.now_s()) / 2
+        affordable = (
+            number
+            for number in range(MOST_ROUNDS, LEAST_ROUNDS, -1)
+            if state.costs.pass_s(num_arms, 2, number) <= half_s
+        )
+        return next(affordable, LEAST_ROUNDS)
+
     # --- a pass -------------------------------------------------------------------------------------------------------
 
     def _pass(self, arms: Sequence[Arm], least_gain: float) -> bool:
@@ -100,34 +128,43 @@ class Selection:
         anchor = state.recipe
         quick = self._affordable([arm for arm in arms if not arm.candidate.card.is_slow_to_start])
         slow = [arm for arm in arms if arm.candidate.card.is_slow_to_start]
-        entries = [Entry(arm, state.trials(arm.recipe)) for arm in quick]
-        late = [Entry(arm, state.trials(arm.recipe)) for arm in slow]
+        entries, late = ([self._entry(arm) for arm in arms] for arms in (quick, slow))
         if not entries and not (late and self._is_time_for_slow()):
             return False
-        finalists = halve(entries, late, lambda going, num_rounds: self._race(anchor, going, num_rounds))
+        finalists = halve(
+            entries, late, self._first_rounds(len(entries)), functools.partial(self._race, anchor, least_gain)
+        )
         raced = [entry for entry in (*entries, *late) if entry.gains or entry.failure or entry.inert]
         winners = self._judge(anchor, raced, finalists, least_gain)
-        if not winners:
-            return False
-        self._take(anchor, winners)
-        return True
+        return bool(winners) and self._take(anchor, winners, least_gain)
+
+    def _entry(self, arm: Arm) -> Entry:
+        """A further pass on the same recipe adds to what is known of an arm."""
+        return self._entries.setdefault((self._state.recipe, arm.choice), Entry(arm, self._state.trials(arm.recipe)))
 
     def _is_time_for_slow(self) -> bool:
         return self._state.budget.now_s() < self._state.budget.end_s(LATE_SHARE)
 
-    def _race(self, anchor: Recipe, going: Sequence[Entry], num_rounds: int) -> None:
-        """One rung."""
+    def _race(self, anchor: Recipe, least_gain: float, going: Sequence[Entry], num_rounds: int, is_last: bool) -> None:
+        """One rung. The last one goes on while no arm is clearly ahead and one still may be."""
         state = self._state
         fixed = [] if anchor.choices else [state.control]
         if not self._is_time_for_slow():
             going = [entry for entry in going if entry.gains or not entry.arm.candidate.card.is_slow_to_start]
         others = [*fixed, *(entry.trials for entry in going)]
-        race = state.runner.race(state.trials(anchor), others, num_rounds, state.budget.end_s(PROOF_SHARE))
+        base = state.trials(anchor)
+
+        def is_enough(race: Race) -> bool:
+            gains = {id(entry): race.gain(entry.trials, base) for entry in going}
+            first = max(going, key=lambda entry: gains[id(entry)] or -math.inf, default=None)
+            return not is_last or first is None or race.is_clear(first.trials, base, least_gain)
+
+        race = state.runner.race(base, others, num_rounds, state.budget.end_s(PROOF_SHARE), is_enough)
         for entry in going:
             entry.failure, entry.inert = race.failures.get(id(entry.trials)), race.inert.get(id(entry.trials))
-            gain = race.gain(entry.trials, state.trials(anchor))
+            gain = race.gain(entry.trials, base)
             if gain is not None:
-                entry.gains = [*entry.gains, gain]
+                entry.gains = [*entry.gains, (gain, len(race.log_ratios(entry.trials, base)))]
         self._note_control(race, anchor)
 
     def _note_control(self, race: Race, anchor: Recipe) -> None:
@@ -167,14 +204,10 @@ class Selection:
 
     # --- combination --------------------------------------------------------------------------------------------------
 
-    def _take(self, anchor: Recipe, winners: Sequence[Entry]) -> None:
-        """Makes the best single winner the recipe, or the combination of all that do not conflict if it is faster."""
-        state = self._state
-        best = winners[0]
-        assert best.gain is not None
-        before = state.estimates.get(anchor, 0.0)
-        state.adopt(best.recipe, before + best.gain)
-        self.singles.append(best.recipe)
+    def _take(self, anchor: Recipe, winners: Sequence[Entry], least_gain: float) -> bool:
+        """Races the best single winner and the combination of all that do not conflict, in new processes. The faster
+        one becomes the recipe if it gains here too: winners of a selection look better than they are."""
+        state, best = self._state, winners[0]
         whole, together = best.recipe, [best]
         for winner in winners[1:]:
             conflict = state.conflict(winner.arm.choice.technique, whole)
@@ -182,30 +215,40 @@ class Selection:
                 state.revise(winner.arm.choice, decision="rejected", cause="conflict", other=str(conflict))
                 continue
             whole, together = whole.plus(winner.arm.choice), [*together, winner]
-        if len(together) < 2:
-            return
-        gains = self._race_combination(best.trials, state.trials(whole))
-        if gains is not None and gains[0] > 0.0:
-            numerics = verdicts.judge_numerics(state, state.trials(whole))
-            if numerics.is_sound:
-                state.adopt(whole, gains[1])
-                return
-        for winner in together[1:]:
-            state.revise(winner.arm.choice, decision="rejected", cause="not_together", other=str(best.arm.choice))
+        gains = self._race_winners(anchor, list(dict.fromkeys((best.recipe, whole))), least_gain)
+        taken = max(gains, key=lambda recipe: gains[recipe], default=anchor)
+        if taken == whole != best.recipe and not verdicts.judge_numerics(state, state.trials(whole)).is_sound:
+            taken = best.recipe
+        gain = gains.get(taken, -math.inf)
+        for winner in together:
+            if gain <= least_gain:
+                state.revise(winner.arm.choice, decision="rejected", cause="not_again")
+            elif winner.arm.choice not in taken.choices:
+                state.revise(winner.arm.choice, decision="rejected", cause="not_together", other=str(best.arm.choice))
+        if gain <= least_gain:
+            if not anchor.choices:
+                self._hopeful = whole, max(gain, 0.0)
+            return False
+        state.adopt(taken, state.estimates.get(anchor, 0.0) + gain)
+        self.singles.append(best.recipe)
+        return True
 
-    def _race_combination(self, single: RecipeTrials, whole: RecipeTrials) -> tuple[float, float] | None:
-        """The log ratios of the combination against the best single winner and against the base."""
-        state = self._state
-        race = state.runner.race(state.base, [single, whole], ROUNDS, state.budget.end_s(PROOF_SHARE))
-        against_single, against_base = race.gain(whole, single), race.gain(whole, state.base)
-        single_gain = race.gain(single, state.base)
-        if single_gain is not None:
-            state.estimates[single.recipe] = single_gain
-        state.pool.leave(single)
-        state.pool.leave(whole)
-        if against_single is None or against_base is None:
-            return None
-        return against_single, against_base
+    def _race_winners(self, anchor: Recipe, recipes: Sequence[Recipe], least_gain: float) -> dict[Recipe, float]:
+        """The log ratio of each recipe against the anchor."""
+        state, by_recipe = self._state, {recipe: self._state.trials(recipe) for recipe in recipes}
+
+        def is_enough(race: Race) -> bool:
+            return all(race.is_clear(trials, state.trials(anchor), least_gain) for trials in by_recipe.values())
+
+        deadline_s = state.budget.end_s(PROOF_SHARE)
+        race = state.runner.race(state.trials(anchor), list(by_recipe.values()), ROUNDS, deadline_s, is_enough)
+        gains = {recipe: race.gain(trials, state.trials(anchor)) for recipe, trials in by_recipe.items()}
+        for trials in by_recipe.values():
+            state.pool.leave(trials)
+        failed = {
+            id(trials) for trials in by_recipe.values() if id(trials) in race.failures or id(trials) in race.inert
+        }
+        return {one: gain for one, gain in gains.items() if gain is not None and id(by_recipe[one]) not in failed}
 
     def _report_not_raced(self) -> None:
         state = self._state

@@ -49,8 +49,6 @@ def not_raced(choice: Choice) -> Verdict:
 
 
 def _of_failure(verdict: Verdict, failure: Failure) -> Verdict:
-    if failure.kind == "too_slow":
-        return msgspec.structs.replace(verdict, cause="no_gain", reason=str(failure))
     if failure.kind == "ended":
         return msgspec.structs.replace(verdict, decision="unsure", cause="untimed", reason=str(failure))
     return msgspec.structs.replace(verdict, decision="failed", cause="failed", reason=str(failure))

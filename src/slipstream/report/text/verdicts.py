@@ -26,13 +26,15 @@ def _of_technique(verdict: Verdict) -> str:
                 return f"the recipe without it is slower by ~{own}"
             return f"about {own}{on_top}"
         case "no_gain":
-            return f"much slower: {verdict.reason}" if verdict.reason else f"about {own}{on_top}: no faster"
+            return f"about {own}{on_top}: no faster"
         case "outpaced":
             return f"about {own}{on_top}: others gained more"
         case "conflict":
             return f"{verdict.other}; the other one gains more"
         case "not_together":
             return f"about {own} alone, and nothing beside {verdict.other}"
+        case "not_again":
+            return f"about {own}{on_top}, but not in further processes"
         case "superfluous":
             return "the recipe is as fast without it"
         case "unsound" if verdict.numerics is not None:
