@@ -12,7 +12,7 @@ from slipstream.memory.cut_batch import cut_batch
 from slipstream.memory.observer import Observer
 from slipstream.observe.leaks import LeakFollowUp
 from slipstream.observe.recorder import Recorder
-from slipstream.observe.schedule import Schedule, ScheduledSurvey
+from slipstream.observe.schedule.base import Schedule, ScheduledSurvey
 from slipstream.records import Footprint, Told
 from slipstream.seams.batches import count_samples
 from slipstream.seams.module import ModuleSeam

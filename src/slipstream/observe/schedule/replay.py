@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.observe.blocks import Blocks
 from slipstream.observe.recorder import Recorder
-from slipstream.observe.replayed_batches import ReplayedBatches
+from slipstream.observe.schedule.blocks import Blocks
+from slipstream.observe.schedule.replayed_batches import ReplayedBatches
 from slipstream.records import BlockKind
 from slipstream.seams.patching import Substitute
 

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, Protocol
 
-from slipstream.observe.blocks import Blocks
 from slipstream.observe.recorder import Recorder
+from slipstream.observe.schedule.blocks import Blocks
 from slipstream.records import BlockKind, Progress
 from slipstream.seams.patching import Substitute
 from slipstream.seams.stop import StopTrial

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from slipstream.observe.recorder import Recorder
-from slipstream.observe.replay import LEAST_BATCHES, MOST_DRAINING, Replay
-from slipstream.observe.schedule import Schedule, ScheduledSurvey
+from slipstream.observe.schedule.base import Schedule, ScheduledSurvey
+from slipstream.observe.schedule.replay import LEAST_BATCHES, MOST_DRAINING, Replay
 from slipstream.records import BlockKind
 from slipstream.seams.patching import Substitute
 
