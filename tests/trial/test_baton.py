@@ -25,7 +25,7 @@ from slipstream.seams.stop import StopTrial
 from slipstream.techniques._core.apply_recipe import apply_recipe
 from slipstream.trial.baton import Baton, num_compiled
 from slipstream.trial.epoch_starts import EpochStarts
-from slipstream.trial.step_hooks import StepHooks
+from slipstream.trial.hooked_step_counter import HookedStepCounter
 from slipstream.trial.timed_trial import TimedTrial
 from slipstream.wire.protocol import (
     Finished,
@@ -93,7 +93,7 @@ def make_baton(path: Path, report: Callable[[int], Report] = lambda num_ticks: R
 
 
 def count_updates(baton: Baton, patches: Patches) -> None:
-    StepHooks(("optimizer",), "first", baton.tick).install(patches)
+    HookedStepCounter(("optimizer",), "first", baton.tick).install(patches)
 
 
 def train(num_steps: int, on_step: Callable[[int], None] = lambda step: None) -> None:
@@ -206,7 +206,7 @@ def test_a_fault_of_slipstream_at_a_tick_does_not_reach_the_script(
 def test_other_ticks(tmp_path: Path, patches: Patches, tick: str) -> None:
     baton = make_baton(tmp_path / "no_socket")
     context = apply_recipe(Recipe(), patches, lambda seam, fault: None)
-    StepHooks((tick,), "first", baton.tick).install(patches, context)
+    HookedStepCounter((tick,), "first", baton.tick).install(patches, context)
     data = torch.utils.data.TensorDataset(torch.ones(8, 2))
     model, probe = torch.nn.Sequential(torch.nn.Linear(2, 1)), torch.nn.Linear(2, 1)
     for (batch,) in torch.utils.data.DataLoader(data, batch_size=2):

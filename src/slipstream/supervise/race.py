@@ -18,7 +18,7 @@ from slipstream.records import BlockTiming, Failure, Recipe, Session, Tick, Told
 from slipstream.sandbox import overlay
 from slipstream.sandbox.workspace import Workspaces
 from slipstream.supervise.fork_server import ForkServerPool
-from slipstream.supervise.process_tree import no_leftovers
+from slipstream.supervise.process_control import no_leftovers
 from slipstream.supervise.racing_trial import POLITE_END_S, RacingTrial, end_of_script
 from slipstream.supervise.signals import ended_by_signals, unbroken
 from slipstream.supervise.slow_start import STEPS_BESIDE, SlowStart, is_suspect

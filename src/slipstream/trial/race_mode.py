@@ -57,8 +57,8 @@ class RaceMode:
         from slipstream.trial.baton import Baton
         from slipstream.trial.epoch_starts import EpochStarts
         from slipstream.trial.fingerprint import FingerprintRecorder
+        from slipstream.trial.hooked_step_counter import HookedStepCounter
         from slipstream.trial.printed_metrics import PrintedMetrics
-        from slipstream.trial.step_hooks import StepHooks
         from slipstream.trial.timed_trial import FingerprintedTrial
 
         run, settings = self._run, self._run.settings
@@ -81,13 +81,13 @@ class RaceMode:
         metrics.install(patches)
         if settings.role == "fit":
             self._limit = self._limit_memory(fingerprint)
-        step_hooks = StepHooks((settings.tick,), "first", lambda: baton.tick())
+        step_counter = HookedStepCounter((settings.tick,), "first", lambda: baton.tick())
         starts = EpochStarts(lambda: context.once_ns)
         starts.install(patches)
         timing = Patches(run.complain, torch.compiler.is_dynamo_compiling)
-        trial = FingerprintedTrial(run, context, fingerprint, metrics, step_hooks, timing, self._limit, noise)
+        trial = FingerprintedTrial(run, context, fingerprint, metrics, step_counter, timing, self._limit, noise)
         baton = self._baton = Baton(settings.baton, settings.warm_up, trial, starts)
-        step_hooks.install(patches, context)
+        step_counter.install(patches, context)
         patches.on_close(timing.close)
         baton.time_input(timing)
 

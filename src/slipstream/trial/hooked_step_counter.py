@@ -24,7 +24,7 @@ _MOST_TIMES: Final = 50_000
 _PAUSE: Final = 10  # a gap of more than this many median steps is validation, saving or worker start-up
 
 
-class StepHooks(StepCounter):
+class HookedStepCounter(StepCounter):
     def __init__(
         self,
         kinds: tuple[str, ...] = ("optimizer", "backward"),
