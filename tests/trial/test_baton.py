@@ -25,6 +25,7 @@ from slipstream.seams.stop import StopTrial
 from slipstream.techniques._core.apply_recipe import apply_recipe
 from slipstream.trial.baton import Baton, num_compiled
 from slipstream.trial.epoch_starts import EpochStarts
+from slipstream.trial.hooked_step_counter import HookedStepCounter
 from slipstream.trial.timed_trial import TimedTrial
 from slipstream.wire.protocol import (
     Finished,
@@ -92,6 +93,10 @@ def make_baton(path: Path, report: Callable[[int], Report] = lambda num_ticks: R
     return Baton(str(path), WARM_UP, MadeTrial(report), EpochStarts())
 
 
+def count_updates(baton: Baton, patches: Patches) -> None:
+    HookedStepCounter(("optimizer",), "first", baton.tick).install(patches)
+
+
 def train(num_steps: int, on_step: Callable[[int], None] = lambda step: None) -> None:
     model, critic = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     first, second = (torch.optim.SGD(m.parameters(), 0.1) for m in (model, critic))
@@ -105,7 +110,7 @@ def train(num_steps: int, on_step: Callable[[int], None] = lambda step: None) ->
 def test_blocks_have_the_requested_length_and_then_the_script_stops(tmp_path: Path, patches: Patches) -> None:
     backend = FakeBackend(tmp_path / "baton", [Tell(), Go(4, 2), Go(1, 0), Stop()])
     baton = make_baton(tmp_path / "baton", lambda num_ticks: Report([(num_ticks, 0.0)]))
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     steps: list[int] = []
     with pytest.raises(StopTrial):
         train(100, steps.append)
@@ -138,7 +143,7 @@ def test_a_block_ends_with_the_step_that_reaches_its_limit(
 ) -> None:
     backend = FakeBackend(tmp_path / "baton", [go, Go(3, 1), Stop()])
     baton = make_baton(tmp_path / "baton")
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     with pytest.raises(StopTrial):
         train(100)
     patches.close()
@@ -150,7 +155,7 @@ def test_a_block_ends_with_the_step_that_reaches_its_limit(
 def test_the_backend_may_end_the_warm_up_early(tmp_path: Path, patches: Patches) -> None:
     backend = FakeBackend(tmp_path / "baton", [Go(2, 1), Stop()], warm_after=2)
     baton = make_baton(tmp_path / "baton")
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     with pytest.raises(StopTrial):
         train(100)
     patches.close()
@@ -165,7 +170,7 @@ def test_when_the_first_optimizer_has_finished_the_steps_of_the_next_one_count(
 ) -> None:
     """One model is trained after another, and the first model stays alive."""
     baton = make_baton(tmp_path / "no_socket")
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     first, second = (torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), 0.1) for _ in range(2))
     counts = []
     for optimizer, num_steps in ((first, 5), (second, 199), (first, 1), (second, 200), (second, 10), (first, 3)):
@@ -178,7 +183,7 @@ def test_when_the_first_optimizer_has_finished_the_steps_of_the_next_one_count(
 def test_data_threads_are_held_exactly_while_the_script_is_paused(tmp_path: Path, patches: Patches) -> None:
     backend = FakeBackend(tmp_path / "baton", [Tell(), Go(50, 1)])
     baton = make_baton(tmp_path / "baton", lambda num_ticks: Report([(0, float(data_threads.is_held()))]))
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     held: list[bool] = []
     train(6, lambda step: held.append(data_threads.is_held()))
     patches.close()
@@ -189,7 +194,7 @@ def test_data_threads_are_held_exactly_while_the_script_is_paused(tmp_path: Path
 def test_the_end_of_the_script_is_reported(tmp_path: Path, patches: Patches) -> None:
     backend = FakeBackend(tmp_path / "baton", [Go(50, 1)])
     baton = make_baton(tmp_path / "baton")
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     train(6)
     ending = Ending("raised", 1, 0.0, "ValueError: mine")
     baton.finish(ending)
@@ -214,7 +219,7 @@ def test_an_exception_before_the_first_tick_is_reported_on_request(tmp_path: Pat
 
 def test_the_second_process_of_a_trial_runs_without_the_baton(tmp_path: Path, patches: Patches) -> None:
     baton = make_baton(tmp_path / "no_socket")
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     train(5)
     assert baton.num_ticks == 5 and not baton.is_held
 
@@ -223,7 +228,7 @@ def test_a_fault_of_slipstream_at_a_tick_does_not_reach_the_script(
     tmp_path: Path, patches: Patches, capsys: pytest.CaptureFixture[str]
 ) -> None:
     baton = make_baton(tmp_path / "no_socket")
-    baton.count_updates(patches)
+    count_updates(baton, patches)
 
     def fail() -> None:
         raise RuntimeError("ours")
@@ -237,12 +242,7 @@ def test_a_fault_of_slipstream_at_a_tick_does_not_reach_the_script(
 def test_other_ticks(tmp_path: Path, patches: Patches, tick: str) -> None:
     baton = make_baton(tmp_path / "no_socket")
     context = apply_recipe(Recipe(), patches, lambda seam, fault: None)
-    if tick == "backward":
-        baton.count_backwards(patches)
-    elif tick == "forward":
-        baton.count_calls(context)
-    else:
-        baton.count_batches(patches)
+    HookedStepCounter((tick,), "first", baton.tick).install(patches, context)
     data = torch.utils.data.TensorDataset(torch.ones(8, 2))
     model, probe = torch.nn.Sequential(torch.nn.Linear(2, 1)), torch.nn.Linear(2, 1)
     for (batch,) in torch.utils.data.DataLoader(data, batch_size=2):
@@ -255,7 +255,7 @@ def test_other_ticks(tmp_path: Path, patches: Patches, tick: str) -> None:
 def test_a_forked_child_does_not_use_its_parents_baton(tmp_path: Path, patches: Patches) -> None:
     backend = FakeBackend(tmp_path / "baton", [])
     baton = make_baton(tmp_path / "baton")
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     train(1)
     assert baton.is_held
     wire = baton._wire
@@ -295,7 +295,7 @@ def test_workers_are_stopped_before_the_backend_knows_and_continue_with_the_scri
 
     backend = FakeBackend(tmp_path / "baton", [Tell(), Go(2, 1), Tell(), Stop()])
     baton = make_baton(tmp_path / "baton", report)
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     try:
         with pytest.raises(StopTrial):
             train(100, lambda step: seen.append(state()) if step == WARM_UP else None)

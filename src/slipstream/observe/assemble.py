@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from slipstream.observe.source_loops import refine
+from slipstream.observe.stacks.source_loops import refine
 from slipstream.observe.steps import find_steps
 from slipstream.records import (
     Anatomy,

@@ -31,7 +31,7 @@ from slipstream.sandbox import downloads, overlay
 from slipstream.sandbox.overlap import is_below
 from slipstream.sandbox.workspace import Workspace, Workspaces
 from slipstream.store.sessions import known_speedtest
-from slipstream.supervise.process_tree import no_leftovers, own_processes
+from slipstream.supervise.process_control import no_leftovers, own_processes
 from slipstream.supervise.pty_relay import PtyRelay
 from slipstream.supervise.signals import Interrupts, ended_by_signals, unbroken
 from slipstream.supervise.trial_process import LateError, TrialProcess, UncoveredError, signal_name

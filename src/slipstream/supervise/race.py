@@ -21,7 +21,7 @@ from slipstream.records import BlockTiming, Failure, Recipe, Session, Tick, Told
 from slipstream.sandbox import overlay
 from slipstream.sandbox.workspace import Workspaces
 from slipstream.supervise.fork_server import ForkServerPool
-from slipstream.supervise.process_tree import no_leftovers, own_processes
+from slipstream.supervise.process_control import no_leftovers, own_processes
 from slipstream.supervise.racing_trial import POLITE_END_S, RacingTrial, end_of_script
 from slipstream.supervise.signals import ended_by_signals, unbroken
 from slipstream.supervise.trial_log import TrialLog

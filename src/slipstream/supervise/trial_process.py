@@ -16,7 +16,7 @@ import msgspec
 from slipstream.records import Failure, Message
 from slipstream.sandbox.workspace import Workspace
 from slipstream.supervise.fork_server import ForkedProcess, ForkServer
-from slipstream.supervise.process_tree import ProcessTree
+from slipstream.supervise.process_control import ProcessTree
 from slipstream.trial.forked import UNREADY
 from slipstream.trial.lifecycle import TrialSettings
 from slipstream.trial.main import ENTRY, REFUSED, UNCOVERED, Ticket, command, write_ticket

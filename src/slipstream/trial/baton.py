@@ -1,6 +1,6 @@
-"""The trial's side of a race. It counts ticks, times its own blocks, and pauses the script's thread at the end of a
-block until the backend lets it continue. Within a block it adds only one counter update and one look at the clock to
-each step."""
+"""The trial's side of a race. It gets a tick at the end of each step, times its own blocks, and pauses the script's
+thread at the end of a block until the backend lets it continue. Within a block it adds only one counter update and one
+look at the clock to each step."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import os
 import signal
 import sys
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.records import Ending
@@ -25,12 +23,10 @@ from slipstream.seams import data_threads
 from slipstream.seams.patching import Patches
 from slipstream.seams.stop import StopTrial
 from slipstream.trial.epoch_starts import EpochStarts
-from slipstream.trial.recipe_protocol import AppliedRecipe
 from slipstream.trial.timed_trial import TimedTrial
 from slipstream.wire import protocol
 from slipstream.wire.protocol import Finished, Go, Joined, Report, Standing, Stop, Tell, Ticked, Welcome
 
-_ANOTHER = 200  # updates of other optimizers in a row after which the first optimizer counts as finished
 _EXIT_ALONE = 75  # exit code if the backend has ended: nothing reads this trial's messages any more
 
 
@@ -53,70 +49,7 @@ class Baton:
         self._start_ns = self._last_ns = time.perf_counter_ns()
         self._start_samples = self._start_compiled = self._starts_ns = 0
         self._input_ns = self._aside_ns = 0
-        self._first: weakref.ref[Any] | None = None
-        self._num_of_others = 0  # updates by other optimizers since the last one of the first optimizer
         self._held: list[int] = []  # child processes that are stopped while this process is paused
-
-    # --- sources of ticks -------------------------------------------------------------------------------------------
-
-    def count_updates(self, patches: Patches) -> None:
-        """Ticks at each update of the optimizer that steps first. Updates of other optimizers belong to the same step,
-        as long as the first optimizer continues to step."""
-        self._first = None
-        hook = patches.guard("baton.update", self._after_step)
-        patches.on_close(register_optimizer_step_post_hook(hook).remove)
-
-    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        first = self._first() if self._first is not None else None
-        if first is not optimizer:
-            self._num_of_others += 1
-            if first is not None and self._num_of_others < _ANOTHER:
-                return
-            self._first = weakref.ref(optimizer)
-        self._num_of_others = 0
-        self.tick()
-
-    def count_backwards(self, patches: Patches) -> None:
-        """Ticks at each outermost backward pass."""
-        depth = 0
-
-        def before(args: Any, kwargs: Any) -> None:
-            nonlocal depth
-            depth += 1
-
-        def abandon(token: Any) -> None:
-            nonlocal depth
-            depth -= 1
-
-        def after(token: Any, args: Any, kwargs: Any, result: Any) -> None:
-            abandon(token)
-            if not depth:
-                self.tick()
-
-        patches.around(torch.autograd, "backward", "baton.backward", before, after, abandon)
-
-    def count_calls(self, context: AppliedRecipe) -> None:
-        """Ticks at each call of the first module that the script calls."""
-        is_taken = False
-
-        def counted(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            result = call(*args, **kwargs)
-            self.tick()
-            return result
-
-        def on_model(module: Any) -> None:
-            nonlocal is_taken
-            if not is_taken:
-                is_taken = True
-                context.wrap_call(module, counted)
-
-        context.on_model(on_model)
-
-    def count_batches(self, patches: Patches) -> None:
-        """Ticks at each batch."""
-        patches.around(
-            _BaseDataLoaderIter, "__next__", "baton.batch", None, lambda token, args, kwargs, result: self.tick()
-        )
 
     def time_input(self, early: Patches) -> None:
         """Measures, during the warm-up, how much of a step is spent waiting for batches."""
@@ -127,6 +60,7 @@ class Baton:
         early.around(_BaseDataLoaderIter, "__next__", "baton.input", lambda args, kwargs: time.perf_counter_ns(), after)
 
     def tick(self) -> None:
+        """Is called at the end of each step. May pause the script."""
         self.num_ticks += 1
         self._epoch_starts.confirm()
         self._left -= 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream.observe.blocks import Blocks
 from slipstream.observe.recorder import Recorder
-from slipstream.observe.replayed_batches import ReplayedBatches
+from slipstream.observe.schedule.blocks import Blocks
+from slipstream.observe.schedule.replayed_batches import ReplayedBatches
 from slipstream.records import BlockKind
 from slipstream.seams.patching import Substitute
 
@@ -50,7 +50,7 @@ class Replay:
         """Returns a stored batch, or None for a real one. `plain` is the block for steps with real batches, or None if
         the current block has nothing to do with batches."""
         recorder, batches, blocks = self._recorder, self._batches, self._blocks
-        if self._is_on and not batches.owes(iterator) and recorder.pace.is_trained(loader):
+        if self._is_on and not batches.owes(iterator) and recorder.steps.is_trained(loader):
             self._drain(iterator, loader)
         if not batches.owes(iterator):
             if blocks.kind == "kept" and plain is not None:

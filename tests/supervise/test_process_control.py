@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slipstream.supervise.process_tree import ProcessTree, no_leftovers
+from slipstream.supervise.process_control import ProcessTree, no_leftovers
 
 # A group leader with a child, and with a grandchild whose own parent has ended
 FAMILY = """

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from slipstream.observe.check_schedule import CheckSchedule
 from slipstream.observe.recorder import Recorder
+from slipstream.observe.schedule.check_schedule import CheckSchedule
 from slipstream.records import BlockEnded, Loader, Told
 from slipstream.seams.patching import Substitute
 from slipstream.seams.stop import StopTrial

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, Protocol
 
-from slipstream.observe.blocks import Blocks
 from slipstream.observe.recorder import Recorder
+from slipstream.observe.schedule.blocks import Blocks
 from slipstream.records import BlockKind, Progress
 from slipstream.seams.patching import Substitute
 from slipstream.seams.stop import StopTrial
@@ -145,7 +145,7 @@ class Schedule(ABC):
         """Whether to wait for the first update before calls of a model count as steps. A reinforcement learner collects
         experience, and a pretrained model may be evaluated, before the first update. Such calls are steps only if no
         update follows."""
-        is_calling = "forward" in self._recorder.pace.closers
+        is_calling = "forward" in self._recorder.steps.closers
         if not (is_calling and self._waits_for_updates() and self._survey.has_optimizer()):
             return False
         if not self._waiting_ns:
@@ -169,7 +169,7 @@ class Schedule(ABC):
     def progress(self) -> Progress:
         elapsed = (self._clock.now_ns() - self._first_ns) / 1e9 if self._first_ns else 0.0
         return Progress(
-            num_steps=self._recorder.pace.num_steps,
+            num_steps=self._recorder.steps.num_steps,
             block=self._blocks.kind,
             step_ms=self._step_ns() / 1e6,
             share=min(1.0, max(self._share(), elapsed / (1.5 * self._seconds))),
@@ -180,7 +180,7 @@ class Schedule(ABC):
         if not self.is_done:
             self.is_done = True
             self._blocks.end()
-            if self._waiting_ns and "forward" in self._recorder.pace.closers:
+            if self._waiting_ns and "forward" in self._recorder.steps.closers:
                 self._recorder.note(_NOT_YET)
             self._survey.at_end()
 

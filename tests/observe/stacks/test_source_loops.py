@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.observe.source_loops import refine
+from slipstream.observe.stacks.source_loops import refine
 from slipstream.testing.made_sessions import made_stack
 
 

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from slipstream.observe.stack_stages import expression_of, line_of, stage_of_code, stage_of_expression
+from slipstream.observe.stacks.stages import expression_of, line_of, stage_of_code, stage_of_expression
 
 
 @pytest.mark.parametrize(

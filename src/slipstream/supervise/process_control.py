@@ -1,5 +1,5 @@
-"""All processes of a trial: the script, its loader's workers, and everything else that it started. They are stopped,
-continued, ended and measured from outside, by their ids. Processes that a trial leaves behind are adopted and ended."""
+"""Stops, continues, ends and measures all processes of a trial from outside, by their ids: the script, its loader's
+workers, and everything else that it started. Processes that a trial leaves behind are adopted and ended."""
 
 from __future__ import annotations
 

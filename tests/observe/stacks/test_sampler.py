@@ -10,7 +10,7 @@ import torch
 
 from slipstream.observe.fetch_recorder import FetchRecorder
 from slipstream.observe.recorder import Recorder
-from slipstream.observe.stack_sampler import StackSampler
+from slipstream.observe.stacks.sampler import StackSampler
 from slipstream.wire.spool import MemorySink
 
 

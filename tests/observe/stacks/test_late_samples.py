@@ -10,9 +10,9 @@ import pytest
 from torch.utils.data import Dataset, Subset
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from slipstream.observe.late_samples import line_of_arithmetic, returned_from
 from slipstream.observe.recorder import Recorder
-from slipstream.observe.stack_sampler import StackSampler
+from slipstream.observe.stacks.late_samples import line_of_arithmetic, returned_from
+from slipstream.observe.stacks.sampler import StackSampler
 from slipstream.wire.spool import MemorySink
 
 

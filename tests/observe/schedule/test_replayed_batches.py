@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from slipstream.observe.replayed_batches import ReplayedBatches
+from slipstream.observe.schedule.replayed_batches import ReplayedBatches
 from slipstream.seams.batches import copy_batch, count_samples
 from slipstream.testing.batches import Batches
 from slipstream.testing.fake_clock import FakeClock

@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from types import CodeType, FrameType, MappingProxyType
 
 from slipstream.observe.fetch_recorder import FetchRecorder
-from slipstream.observe.late_samples import LateSamples, returned_from
 from slipstream.observe.recorder import Recorder
-from slipstream.observe.sampling_timer import SignalTimer
-from slipstream.observe.stack_stages import expression_of, line_of, stage_of_code, stage_of_expression
+from slipstream.observe.stacks.late_samples import LateSamples, returned_from
+from slipstream.observe.stacks.sampling_timer import SignalTimer
+from slipstream.observe.stacks.stages import expression_of, line_of, stage_of_code, stage_of_expression
 from slipstream.records import StackCount, Stage
 from slipstream.seams.user_code import OURS, is_user_code, is_user_frame
 

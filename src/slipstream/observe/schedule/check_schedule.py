@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from slipstream.observe.recorder import Recorder
-from slipstream.observe.replay import LEAST_BATCHES, MOST_DRAINING, Replay
-from slipstream.observe.schedule import Schedule, ScheduledSurvey
+from slipstream.observe.schedule.base import Schedule, ScheduledSurvey
+from slipstream.observe.schedule.replay import LEAST_BATCHES, MOST_DRAINING, Replay
 from slipstream.records import BlockKind
 from slipstream.seams.patching import Substitute
 
@@ -78,7 +78,7 @@ class CheckSchedule(Schedule):
         if state in ("warmup", "settle"):
             self._round += 1
             self._enter("watch", "watch")
-        elif state == "watch" and self._recorder.pace.learnt_from and self._has_time(LEAST_BATCHES, MOST_DRAINING):
+        elif state == "watch" and self._recorder.steps.learnt_from and self._has_time(LEAST_BATCHES, MOST_DRAINING):
             self._replay.begin(self._replay_steps())  # computed while steps still have their real length
             self._enter("replay", None)
         elif state in ("replay", "watch") and self._round < _ROUNDS and self._has_time(_ROUND_STEPS):
@@ -123,7 +123,7 @@ class CheckSchedule(Schedule):
 
     def _prefetched(self) -> int:
         """Returns the number of batches that the training's loader may have prefetched."""
-        learnt = self._recorder.pace.learnt_from
+        learnt = self._recorder.steps.learnt_from
         return self._recorder.known.count_prefetched(learnt.most_common(1)[0][0]) if learnt else 0
 
     def _share(self) -> float:
