@@ -7,11 +7,10 @@ from itertools import groupby
 
 import msgspec
 
-from slipstream.diagnose.selection import watched_steps
 from slipstream.diagnose.statistics import fmean, median, median_interval, middle_half
+from slipstream.diagnose.undisturbed import FEWEST_STEPS, undisturbed
 from slipstream.records import PHASES, Session, Step
 
-FEW = 8  # steps
 UNEVEN = 1.5  # ratio of the average step to the usual one
 
 
@@ -72,9 +71,9 @@ def sampled_step(session: Session, step_ms: float, phases: Mapping[str, float]) 
     Samples are spread over all of the time. If a few long steps take a large part of it (a reinforcement learner that
     plays between its updates), samples describe the average step.
     """
-    steps = watched_steps(session)
+    steps = undisturbed(session)
     chosen = [step for step in steps if not step.is_first_of_epoch] or steps
-    if len(chosen) < FEW or fmean([step.step_ms for step in chosen]) <= UNEVEN * step_ms:
+    if len(chosen) < FEWEST_STEPS or fmean([step.step_ms for step in chosen]) <= UNEVEN * step_ms:
         return SampledStep(step_ms, phases.get("other", 0.0))
     other_ms = fmean([step.phases.get("other", 0.0) for step in chosen])
     return SampledStep(fmean([step.step_ms for step in chosen]), other_ms, is_average=True)

@@ -1,0 +1,44 @@
+"""The steps that every figure of a check rests on: observed, with their own batches, and not disturbed.
+
+A step is disturbed if other programs used the cores during it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from slipstream.diagnose.selection import blocks_of, training_loader, watched_kinds
+from slipstream.records import Block, Session, Step, Summary
+
+# Phases are averaged over the middle half of the steps. With eight, that leaves out the two shortest and the two
+# longest, so two disturbances that went unnoticed change nothing.
+FEWEST_STEPS: Final = 8
+
+
+def undisturbed(session: Session) -> list[Step]:
+    """The settled steps during which no other program used the cores. All of them if that was not measured."""
+    return settled_steps(session)
+
+
+def settled_steps(session: Session) -> list[Step]:
+    """Observed steps, without those that used batches which workers had finished while data were free."""
+    kept = {block.index for block in blocks_of(session, ("kept", "drain", "dissect"))}
+    loader = training_loader(session)
+    buffered = loader.num_workers * (loader.prefetch_factor or 2) if loader else 0
+    settled: list[Step] = []
+    for block in blocks_of(session, watched_kinds(session)):
+        steps = [step for step in session.steps if step.block == block.index]
+        follows_rest = _previous(session, block) in kept
+        settled += steps[buffered:] if follows_rest and len(steps) >= 2 * buffered else steps
+    return settled
+
+
+def has_headline(summary: Summary) -> bool:
+    """Whether enough undisturbed steps were seen to say how long a step takes and what limits it."""
+    num_steps = summary.num_steps if summary.num_undisturbed is None else summary.num_undisturbed
+    return num_steps >= FEWEST_STEPS
+
+
+def _previous(session: Session, block: Block) -> int:
+    earlier = [one for one in session.blocks if one.end_ns <= block.start_ns]
+    return max(earlier, key=lambda one: one.end_ns).index if earlier else -1
