@@ -12,7 +12,7 @@ from rich.console import Console
 from slipstream.diagnose import diagnose
 from slipstream.records import Choice, Recipe, Session, SessionComparison, Step, Tuning
 from slipstream.report.terminal.comparison import render_comparison, sentence
-from slipstream.testing.made_sessions import made_environment, made_footprint, made_loader, made_session
+from slipstream.testing.made_sessions import made_environment, made_footprint, made_loader, made_session, with_steps_of
 from slipstream.verify.session_diff import changes, compare
 
 replace = msgspec.structs.replace
@@ -123,17 +123,7 @@ def test_a_step_that_waits_for_all_workers_counts_once_in_a_group() -> None:
 
 
 def with_steps(*times_ms: float) -> Session:
-    """Exactly these watched steps."""
-    session = made_session(num_steps=len(times_ms))
-    watched = next(block.index for block in session.blocks if block.kind == "watch")
-    times = iter(times_ms)
-    steps = [stretched(step, next(times)) if step.block == watched else step for step in session.steps]
-    return diagnose(replace(session, steps=steps))
-
-
-def stretched(step: Step, step_ms: float) -> Step:
-    phases = {phase: ms * step_ms / step.step_ms for phase, ms in step.phases.items()}
-    return replace(step, step_ms=step_ms, phases=phases)
+    return diagnose(with_steps_of(made_session(), times_ms))
 
 
 def in_terminal(found: SessionComparison) -> str:

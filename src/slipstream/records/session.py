@@ -98,6 +98,8 @@ class Summary(msgspec.Struct, frozen=True):
     seconds_left: float | None = None  # of the whole training at this rate
     seconds_best: float | None = None  # the same at the best ceiling
     num_undisturbed: int | None = None  # steps without load of other programs; None: of an older version
+    num_disturbed: int = 0  # steps with it
+    foreign_cores: float = 0.0  # that other programs used during those, on average
 
 
 class Session(msgspec.Struct, frozen=True):

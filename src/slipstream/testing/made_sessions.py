@@ -278,6 +278,20 @@ def _session(
     )
 
 
+def with_steps_of(session: Session, times_ms: Sequence[float]) -> Session:
+    """The session with these lengths of its first watched steps, and without further ones."""
+    watched = {block.index for block in session.blocks if block.kind == "watch"}
+    times = iter(times_ms)
+    steps: list[Step] = []
+    for step in session.steps:
+        if step.block not in watched:
+            steps.append(step)
+        elif (step_ms := next(times, None)) is not None:
+            phases = {phase: ms * step_ms / step.step_ms for phase, ms in step.phases.items()}
+            steps.append(msgspec.structs.replace(step, step_ms=step_ms, phases=phases))
+    return msgspec.structs.replace(session, steps=steps)
+
+
 def made_footprint(batch_size: int, activations: int) -> Footprint:
     """The memory of a step of six blocks. The peak is reached in backward, by the line in the module's file."""
     site = Site(FILE.replace("train", "net"), 14, "hidden = self.up(self.norm(states))", "forward")
