@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from slipstream.diagnose.selection import blocks_of, training_loader, watched_kinds
-from slipstream.records import Block, Session, Step, Summary
+from slipstream.records import Block, IndexEntry, Session, Step, Summary
 
 # Phases are averaged over the middle half of the steps. With eight, that leaves out the two shortest and the two
 # longest, so two disturbances that went unnoticed change nothing.
@@ -33,7 +33,7 @@ def settled_steps(session: Session) -> list[Step]:
     return settled
 
 
-def has_headline(summary: Summary) -> bool:
+def has_headline(summary: Summary | IndexEntry) -> bool:
     """Whether enough undisturbed steps were seen to say how long a step takes and what limits it."""
     num_steps = summary.num_steps if summary.num_undisturbed is None else summary.num_undisturbed
     return num_steps >= FEWEST_STEPS

@@ -51,8 +51,8 @@ def compare(before: Session, after: Session, names: tuple[str, str] = ("before",
     ratio = before.summary.step_ms / after.summary.step_ms
     low, high = _interval([old["step"] / new["step"] for old, new in draws], ratio)
     pairs = list(zip(names, (before, after), strict=True))
-    few = [told for name, one in pairs if (told := _few(one, name)) is not None]
-    busy = [told for name, one in pairs if (told := _busy(one, name)) is not None]
+    few = [each for each in (_few(one, name) for name, one in pairs) if each is not None]
+    busy = [each for each in (_busy(one, name) for name, one in pairs) if each is not None]
     return SessionComparison(
         *names,
         "unsure" if few or busy else _outcome(ratio, low, high),

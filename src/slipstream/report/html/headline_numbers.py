@@ -22,6 +22,7 @@ from slipstream.numbers import (
 from slipstream.records import Footprint, Session, Summary, Tuning
 from slipstream.report.text.memory import MEMORY, largest_batch, largest_kind
 from slipstream.report.text.step import LONGEST, step_figure
+from slipstream.report.text.tune import step_with
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -75,7 +76,7 @@ def _of_tuning(tuning: Tuning) -> Iterator[Figure]:
     if is_kept and tuning.total is not None:
         interval = between_ratios(tuning.total.low, tuning.total.high)
         yield Figure("as fast", as_ratio(tuning.total.ratio), f"95%: {interval}", is_main=True)
-        yield Figure("a step", in_ms(tuning.base_step_ms / tuning.total.ratio), f"was {in_ms(tuning.base_step_ms)}")
+        yield Figure("a step", in_ms(step_with(tuning, tuning.total)), f"was {in_ms(tuning.base_step_ms)}")
     else:
         yield Figure("a step", in_ms(tuning.base_step_ms), "unchanged", is_main=True)
     if tuning.base_samples_per_s:
