@@ -47,9 +47,9 @@ WARM_UP = 3
 class FakeBackend:
     """The backend. It sends the given answers when the trial is paused, and stores the messages that it receives."""
 
-    def __init__(self, path: Path, answers: list[WireMessage]) -> None:
+    def __init__(self, path: Path, answers: list[WireMessage], warm_after: int = WARM_UP + 1) -> None:
         self.received: list[WireMessage] = []
-        self._answers = answers
+        self._answers, self._warm_after = answers, warm_after
         self._listener = listen(path)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -59,7 +59,8 @@ class FakeBackend:
         while (message := wire.receive(20.0)) is not None:
             self.received.append(message)
             if isinstance(message, Joined | Ticked):
-                wire.send(Welcome())
+                num_ticked = sum(isinstance(one, Ticked) for one in self.received)
+                wire.send(Welcome(num_ticked >= self._warm_after))
             elif isinstance(message, Standing | Report) and self._answers:
                 wire.send(self._answers.pop(0))
 
@@ -122,6 +123,41 @@ def test_blocks_have_the_requested_length_and_then_the_script_stops(tmp_path: Pa
     assert blocks == [(3, 0), (5, 4), (9, 1)]
     assert len(steps) == 9 and baton.num_ticks == 11  # the tenth was stopped inside its update
     assert all(m.seconds > 0 for m in received if isinstance(m, Standing) and m.num_steps)
+
+
+@pytest.mark.parametrize(
+    ("go", "block"),
+    [
+        (Go(4, 2, 0.0), (4, 1)),  # the limit passes in the lead-in: one step is timed
+        (Go(4, 0, 0.0), (3, 1)),
+        (Go(4, 2, 1000.0), (5, 4)),
+    ],
+)
+def test_a_block_ends_with_the_step_that_reaches_its_limit(
+    tmp_path: Path, patches: Patches, go: Go, block: tuple[int, int]
+) -> None:
+    backend = FakeBackend(tmp_path / "baton", [go, Go(3, 1), Stop()])
+    baton = make_baton(tmp_path / "baton")
+    baton.count_updates(patches)
+    with pytest.raises(StopTrial):
+        train(100)
+    patches.close()
+    baton._wire.close()  # type: ignore[union-attr]
+    blocks = [(m.first_step, m.num_steps) for m in backend.close() if isinstance(m, Standing)]
+    assert blocks == [(3, 0), block, (sum(block) + 1, 3)], "the limit of a block ends with it"
+
+
+def test_the_backend_may_end_the_warm_up_early(tmp_path: Path, patches: Patches) -> None:
+    backend = FakeBackend(tmp_path / "baton", [Go(2, 1), Stop()], warm_after=2)
+    baton = make_baton(tmp_path / "baton")
+    baton.count_updates(patches)
+    with pytest.raises(StopTrial):
+        train(100)
+    patches.close()
+    baton._wire.close()  # type: ignore[union-attr]
+    received = backend.close()
+    assert [type(message) for message in received[:4]] == [Joined, Ticked, Ticked, Standing]
+    assert received[3] == Standing(2)
 
 
 def test_when_the_first_optimizer_has_finished_the_steps_of_the_next_one_count(

@@ -2,7 +2,7 @@
 
 from slipstream.records.anatomy import Anatomy, Attention, Misalignment, ModuleShare, Operator, TorchProfile
 from slipstream.records.comparison import BusySession, Difference, FewSteps, Outcome, PhaseChange, SessionComparison
-from slipstream.records.environment import Environment, Gpu, GpuReading, IdleGpu, Revision, TorchFacts
+from slipstream.records.environment import Environment, Gpu, GpuReading, IdleGpu, LoadSample, Revision, TorchFacts
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.fitting import FitAttempt, Fitting, TrialOutcome
@@ -89,6 +89,7 @@ __all__ = [
     "Leak",
     "Length",
     "LineBytes",
+    "LoadSample",
     "Loader",
     "Memory",
     "Message",

@@ -71,7 +71,7 @@ class BlockTiming(msgspec.Struct, frozen=True, rename={"trial": "rider"}):
     num_samples: int = 0
     starts_s: float = 0.0  # of these seconds, the time that starts of epochs took
     epoch_start_s: float = 0.0  # the time that one start of an epoch takes in this trial
-    is_disturbed: bool = False  # something was recompiled: the block does not count
+    is_disturbed: bool = False  # something was recompiled, or the trial was held: the block does not count
     foreign_cores: float | None = None  # cores that other programs used meanwhile, of those that we may use
     is_last: bool = False  # the script has ended
     failure: Failure | None = None

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from slipstream.records.anatomy import Anatomy, TorchProfile
-from slipstream.records.environment import Environment, IdleGpu, Revision
+from slipstream.records.environment import Environment, IdleGpu, LoadSample, Revision
 from slipstream.records.event import Event
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.fitting import Fitting
@@ -122,6 +122,7 @@ class Session(msgspec.Struct, frozen=True):
     evaluations: list[Evaluation] = []
     fetches: list[Fetch] = []
     stacks: list[StackCount] = []
+    foreign_load: list[LoadSample] = []  # while the script ran, in order; empty: the system does not tell
     memory: list[Memory] = []
     leaks: list[Leak] = []
     worker_memory: list[WorkerMemory] = []

@@ -32,10 +32,10 @@ class ProcessTree:
         self.root = root
 
     def members(self) -> list[int]:
-        found = [self.root, *_descendants(self.root)]
+        found = [self.root, *descendants(self.root)]
         for orphan in _children(os.getpid()):  # adopted by this process (no_leftovers)
             if orphan != self.root and _group(orphan) == self.root:
-                found += [orphan, *_descendants(orphan)]
+                found += [orphan, *descendants(orphan)]
         return list(dict.fromkeys(found))
 
     def stop(self, spared: int = 0) -> None:
@@ -90,13 +90,13 @@ class ProcessTree:
 def no_leftovers() -> Iterator[bool]:
     """Ends, at the end of the block, every descendant of this process that was started inside it. Yields whether this
     process adopts orphans."""
-    before = set(_descendants(os.getpid()))
+    before = set(descendants(os.getpid()))
     is_adopting = sys.platform == "linux" and mounts.adopt_orphans(wanted=True)
     try:
         yield is_adopting
     finally:
         with unbroken():
-            _end_all(_processes(pid for pid in _descendants(os.getpid()) if pid not in before))
+            _end_all(_processes(pid for pid in descendants(os.getpid()) if pid not in before))
         if is_adopting:
             mounts.adopt_orphans(wanted=False)
 
@@ -116,22 +116,30 @@ def _end_all(processes: list[psutil.Process]) -> None:
     psutil.wait_procs(alive, timeout=_PATIENCE_S)
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def own_processes() -> list[int]:
+    """This process and everything below it, adopted orphans included."""
+    return [os.getpid(), *descendants(os.getpid())]
+
+
+def descendants(pid: int) -> Iterator[int]:
     for child in _children(pid):
         yield child
-        yield from _descendants(child)
+        yield from descendants(child)
 
 
 def _children(pid: int) -> list[int]:
     """Child processes. Reads the list that Linux keeps, because it is fast: workers run on until they are found."""
-    folder = Path(f"/proc/{pid}/task")
+    folder = f"/proc/{pid}/task"
+    found = b""
     try:
-        texts = [(task / "children").read_text() for task in folder.iterdir()]
+        for task in os.listdir(folder):
+            with open(f"{folder}/{task}/children", "rb", buffering=0) as file:
+                found += file.read()
     except OSError:
         with contextlib.suppress(psutil.Error):
             return [process.pid for process in psutil.Process(pid).children()]
         return []
-    return [int(word) for text in texts for word in text.split()]
+    return [int(word) for word in found.split()]
 
 
 def _group(pid: int) -> int:

@@ -97,6 +97,10 @@ class TrialProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    def pids(self) -> list[int]:
+        """The ids of all its processes."""
+        return self._tree.members()
+
     @property
     def is_forked(self) -> bool:
         return isinstance(self._process, ForkedProcess)

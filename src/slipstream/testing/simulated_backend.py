@@ -10,19 +10,14 @@ import random
 from collections.abc import Callable
 
 from slipstream.records import BlockTiming, Failure, Fingerprint, Recipe, TechniqueNote, TrialRecord, TrialSpec
-from slipstream.supervise.slow_start import SlowStart, TooSlow
 from slipstream.testing.made_fingerprints import made_fingerprint_of
 from slipstream.testing.noise_model import CALM, Noise
-from slipstream.wire.protocol import Ticked
 
 Factor = Callable[[Recipe], float]  # the true step time under a recipe, relative to the base
 Ageing = Callable[[Recipe, int], float]  # factor on the step time after so many steps
 Fault = Callable[[TrialSpec, int], str]  # after so many steps: why the trial failed, or ""
 Seen = Callable[[TrialSpec, int], Fingerprint]  # the fingerprint after so many steps
 Load = Callable[[float], float]  # factor on times at that second of the backend's clock, relative to an idle machine
-
-# Number of steps; they are part of the start, and the clock does not move while they are compared with the base's.
-_WARM_UP = 5
 
 
 class SimulatedBackend:
@@ -78,10 +73,6 @@ class SimulatedBackend:
         trial = self._trials[spec.ident] = _SimulatedTrial(spec, true_step_s)
         trial.failure = self._failure(spec, 0)
         self._start(trial)
-        too_slow = self._judge_start(trial)
-        if not trial.failure and too_slow is not None:
-            times = f"{too_slow.step_s / too_slow.beside_s:.0f} times the base's step"
-            trial.failure = Failure(times, "too_slow")
         if trial.failure:
             self._present.discard(spec.ident)
         return trial.failure
@@ -94,17 +85,21 @@ class SimulatedBackend:
         if self._trials and num_starting == 1 and len(self._present) + 2 <= self._capacity:
             self._ahead[spec.ident] = 0.0
 
-    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
+    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int, limit_s: float = math.inf) -> BlockTiming:
         who = self._trials[trial]
         assert not who.failure and not who.is_over, f"trial {trial} is out and was asked for a block"
         self._ahead.clear()
         if trial not in self._present:
             assert self._capacity == 1, f"trial {trial} has left and was asked for a block"
             self._start(who)
+        step_s = who.step_s * self._ageing(who.spec.recipe, who.num_steps + lead_in) * self._load(self._now_s)
+        if math.isfinite(limit_s):
+            most_steps = math.ceil(limit_s / step_s)
+            lead_in = min(lead_in, most_steps) if step_s <= limit_s else 0
+            num_steps = min(num_steps, max(1, most_steps - lead_in))
         first = who.num_steps + lead_in
         left = num_steps + lead_in if self._length is None else self._length - who.num_steps
         ridden = max(0, min(num_steps, left - lead_in))
-        step_s = who.step_s * self._ageing(who.spec.recipe, first) * self._load(self._now_s)
         self._now_s += lead_in * step_s * self._noise.factor(lead_in)
         began_s, seconds = self._now_s, step_s * self._noise.factor(num_steps)
         self._now_s += seconds * ridden
@@ -145,8 +140,9 @@ class SimulatedBackend:
         self._trials[trial].is_over = True
         return self.record(trial)
 
-    def renew(self) -> None:
-        """Every trial has a random speed factor of its own."""
+    def wait(self, seconds: float) -> float | None:
+        self._now_s += seconds
+        return None
 
     def capacity(self) -> int:
         return self._capacity
@@ -162,19 +158,6 @@ class SimulatedBackend:
     def _failure(self, spec: TrialSpec, num_steps: int) -> Failure | None:
         fault = self._fault(spec, num_steps)
         return Failure(fault) if fault else None
-
-    def _judge_start(self, trial: _SimulatedTrial) -> TooSlow | None:
-        """As the process backend does, with the base's speed at this second. The recorded step is that of an idle
-        machine.
-        """
-        load, slow_start = self._load(self._now_s), SlowStart()
-        if trial.spec.role != "candidate":
-            return None
-        steady = [Ticked(trial.step_s * load, 0.0, False)] * _WARM_UP
-        verdicts = (
-            slow_start.judge(steady[1 : at + 1], self._step_s, lambda: self._step_s * load) for at in range(1, _WARM_UP)
-        )
-        return next((verdict for verdict in verdicts if verdict is not None), None)
 
     def _start(self, trial: _SimulatedTrial) -> None:
         if self._capacity == 1:

@@ -1,9 +1,11 @@
 """The trial's side of a race. It counts ticks, times its own blocks, and pauses the script's thread at the end of a
-block until the backend lets it continue. Within a block it adds only one counter update to each step."""
+block until the backend lets it continue. Within a block it adds only one counter update and one look at the clock to
+each step."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
@@ -44,6 +46,7 @@ class Baton:
         self._holder = 0  # the process that holds the baton, if it is this one or its parent
         self.num_ticks = 0
         self._left = 1  # ticks until `_next` is called; if negative, it is never called
+        self._limit_s = math.inf  # `_next` is also called at the first tick after this time
         self._next: Callable[[], None] = self._join
         self._first_step = 0
         self._block = Go(0, 0)
@@ -127,7 +130,7 @@ class Baton:
         self.num_ticks += 1
         self._epoch_starts.confirm()
         self._left -= 1
-        if not self._left:
+        if not self._left or time.perf_counter() > self._limit_s:
             try:
                 self._next()
             except Exception as fault:  # a trial that cannot be timed cannot race; the backend gets the reason
@@ -155,10 +158,10 @@ class Baton:
         now_ns, compiled, aside_ns = time.perf_counter_ns(), num_compiled(), self._trial.aside_ns()
         seconds = (now_ns - self._last_ns - (aside_ns - self._aside_ns)) / 1e9
         self._send_message(Ticked(seconds, self._input_ns / 1e9, compiled != self._start_compiled))
-        self._receive()  # the backend may let another trial run first
+        answer = self._receive()  # the backend may let another trial run first
         self._last_ns, self._start_compiled = time.perf_counter_ns(), compiled
         self._input_ns, self._aside_ns = 0, aside_ns
-        if self.num_ticks < self._warm_up:
+        if self.num_ticks < self._warm_up and not (isinstance(answer, Welcome) and answer.is_warm):
             self._left = 1
             return
         self._trial.after_warm_up()
@@ -175,10 +178,11 @@ class Baton:
     def _end(self) -> None:
         self._trial.synchronise()
         seconds = (time.perf_counter_ns() - self._start_ns) / 1e9
+        self._limit_s = math.inf
         self._stand(
             Standing(
                 self._first_step,
-                self._block.num_steps,
+                self.num_ticks - self._first_step,
                 seconds,
                 self._start_ns,
                 self._trial.count_samples() - self._start_samples,
@@ -206,6 +210,7 @@ class Baton:
                 self._left, self._next = 1, self._stop  # raised again at the next tick if the script catches it
                 self._stop()
         self._wake()
+        self._limit_s = time.perf_counter() + answer.limit_s
         if answer.lead_in:
             self._left, self._next = answer.lead_in, self._begin
         else:
@@ -224,7 +229,8 @@ class Baton:
     def forget(self) -> None:
         """Called in a forked child: the baton belongs to its parent."""
         if self._wire is not None:
-            self._wire, self._left = None, -1
+            self._wire = None
+            self._let_run()
 
     def finish(self, ending: Ending, is_always_told: bool = False) -> None:
         """Tells the backend that the script ends in this process. With `is_always_told`, the report is also sent if the
@@ -238,7 +244,10 @@ class Baton:
             except Exception:  # the ending is sent even if the report cannot be made
                 report = Report()
             self._wire.send(Finished(ending, report))
-        self._left = -1
+        self._let_run()
+
+    def _let_run(self) -> None:
+        self._left, self._limit_s = -1, math.inf
 
     def _give_up(self, fault: Exception) -> None:
         sentence = f"slipstream could not time this trial: {type(fault).__name__}: {fault}"

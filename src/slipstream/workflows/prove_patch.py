@@ -6,6 +6,7 @@ not changed: the patched trial finds the new text in its own overlay.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -140,14 +141,14 @@ class PatchedBackend:
         bare: Recipe = spec.recipe.without(PATCH)
         return self._process_backend.enter(msgspec.structs.replace(spec, recipe=bare))
 
-    def renew(self) -> None:
-        self._process_backend.renew()
-
     def expect(self, spec: TrialSpec) -> None:
         """Do nothing: a trial cannot be started ahead, because its overlay must contain the patched files before."""
 
-    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
-        return self._process_backend.run_block(trial, round, num_steps, lead_in)
+    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int, limit_s: float = math.inf) -> BlockTiming:
+        return self._process_backend.run_block(trial, round, num_steps, lead_in, limit_s)
+
+    def wait(self, seconds: float) -> float | None:
+        return self._process_backend.wait(seconds)
 
     def record(self, trial: int) -> TrialRecord:
         return self._completed(trial, self._process_backend.record(trial))
