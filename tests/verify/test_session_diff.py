@@ -12,7 +12,14 @@ from rich.console import Console
 from slipstream.diagnose import diagnose
 from slipstream.records import Choice, Recipe, Session, SessionComparison, Step, Tuning
 from slipstream.report.terminal.comparison import render_comparison, sentence
-from slipstream.testing.made_sessions import made_environment, made_footprint, made_loader, made_session, with_steps_of
+from slipstream.testing.made_sessions import (
+    made_environment,
+    made_footprint,
+    made_loader,
+    made_session,
+    with_load,
+    with_steps_of,
+)
 from slipstream.verify.session_diff import changes, compare
 
 replace = msgspec.structs.replace
@@ -120,6 +127,30 @@ def test_nothing_is_concluded_from_fewer_than_eight_steps() -> None:
 def test_a_step_that_waits_for_all_workers_counts_once_in_a_group() -> None:
     found = compare(diagnose(made_session(num_steps=40)), diagnose(made_session(num_steps=40, num_workers=6)))
     assert found.outcome == "unsure" and "6 groups of 6 undisturbed steps" in sentence(found)
+
+
+def test_steps_beside_other_programs_do_not_count() -> None:
+    quiet = diagnose(with_load(made_session(num_steps=40), []))
+    busy = diagnose(with_load(made_session(num_steps=40), [1.2] * 20))
+    found = compare(busy, quiet)
+    assert found.outcome == "same" and found.ratio == pytest.approx(1.0) and not found.busy and not found.few
+    assert found.notes == ["before: Other programs used 1.2 cores during 20 of 40 steps: they are left out."]
+    busier = compare(diagnose(with_load(made_session(num_steps=40), [1.2] * 33)), quiet)
+    assert busier.outcome == "unsure" and [one.num_groups for one in busier.few] == [7]
+    busiest = compare(diagnose(with_load(made_session(num_steps=40), [1.2] * 40)), quiet)
+    assert busiest.outcome == "unsure" and "during all steps of before" in sentence(busiest)
+
+
+def test_a_difference_that_the_load_can_explain_is_none() -> None:
+    """A tenth of two cores disturbs no step, but it can make one a twentieth longer."""
+    quiet = diagnose(with_load(made_session(num_steps=40), []))
+    found = compare(quiet, diagnose(with_load(made_session(num_steps=40), [0.2] * 40)))
+    assert found.outcome == "unsure" and [(one.session, one.when) for one in found.busy] == [("after", "more")]
+    assert "other programs used 0.20 of 2 cores more during after, which may be the difference" in sentence(found)
+    slower = diagnose(with_load(made_session(num_steps=40, forward_ms=20.0), [0.2] * 40))
+    assert compare(quiet, slower).outcome == "slower", "the load is not enough for that"
+    faster = diagnose(with_load(made_session(num_steps=40, forward_ms=5.0), [0.2] * 40))
+    assert compare(quiet, faster).outcome == "faster", "load makes nothing faster"
 
 
 def with_steps(*times_ms: float) -> Session:

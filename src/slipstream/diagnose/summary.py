@@ -12,7 +12,7 @@ from slipstream.diagnose.notes import environment_note, mode_note
 from slipstream.diagnose.selection import is_on_cpu, num_workers, watched_kinds, watched_steps
 from slipstream.diagnose.training_time import seconds_of_training
 from slipstream.diagnose.typical_step import UNEVEN, TypicalStep, typical_step
-from slipstream.diagnose.undisturbed import FEWEST_STEPS, settled_steps, undisturbed
+from slipstream.diagnose.undisturbed import FEWEST_STEPS, foreign_cores_during, settled_steps, undisturbed
 from slipstream.diagnose.validation import validation_cost
 from slipstream.numbers import in_ms, in_percent, part_of_ms, plural
 from slipstream.records import Bound, Ceilings, Session, Summary
@@ -56,9 +56,11 @@ NOISY = 1.3
 
 def summarise(session: Session) -> tuple[Summary | None, list[str]]:
     """The summary, and sentences about its basis. The summary is None if only warm-up steps were observed."""
-    steps = undisturbed(session)
+    settled, steps = settled_steps(session), undisturbed(session)
+    counted = {step.index for step in steps}
+    disturbed = [step for step in settled if step.index not in counted and not step.is_first_of_epoch]
     # If all steps were disturbed, they show the phases and causes, but no report calls their median the step.
-    typical = typical_step(steps or settled_steps(session), num_workers(session))
+    typical = typical_step(steps or settled, num_workers(session))
     if typical is None:
         seen = "Only the warm-up" if session.steps else "No step"
         return None, [f"{seen} was seen, so the time of a step is unknown."]
@@ -69,6 +71,8 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
     return Summary(
         num_steps=typical.num_steps,
         num_undisturbed=typical.num_steps if steps else 0,
+        num_disturbed=len(disturbed),
+        foreign_cores=foreign_cores_during(session, disturbed),
         step_ms=typical.step_ms,
         step_low_ms=typical.low_ms,
         step_high_ms=typical.high_ms,

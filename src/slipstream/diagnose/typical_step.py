@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 
 import msgspec
 
 from slipstream.diagnose.statistics import fmean, median, median_interval, middle_half
-from slipstream.diagnose.undisturbed import FEWEST_STEPS, undisturbed
+from slipstream.diagnose.undisturbed import FEWEST_STEPS, consecutive_groups, undisturbed
 from slipstream.records import PHASES, Session, Step
 
 UNEVEN = 1.5  # ratio of the average step to the usual one
@@ -33,7 +32,7 @@ def typical_step(steps: Sequence[Step], group_size: int = 1) -> TypicalStep | No
     of epochs wait for workers to start. They are left out if other steps remain.
     """
     chosen = [step for step in steps if not step.is_first_of_epoch] or list(steps)
-    groups = _consecutive_groups(chosen, max(1, group_size))
+    groups = consecutive_groups(chosen, max(1, group_size))
     if not groups:
         return None
     means = [fmean([step.step_ms for step in group]) for group in groups]
@@ -77,15 +76,6 @@ def sampled_step(session: Session, step_ms: float, phases: Mapping[str, float]) 
         return SampledStep(step_ms, phases.get("other", 0.0))
     other_ms = fmean([step.phases.get("other", 0.0) for step in chosen])
     return SampledStep(fmean([step.step_ms for step in chosen]), other_ms, is_average=True)
-
-
-def _consecutive_groups(steps: Sequence[Step], size: int) -> list[list[Step]]:
-    """Groups never span two blocks, because the time between blocks belongs to neither."""
-    whole: list[list[Step]] = []
-    for _, members in groupby(steps, key=lambda step: step.block):
-        block = list(members)
-        whole += [block[at : at + size] for at in range(0, len(block) - size + 1, size)]
-    return whole or ([list(steps)] if steps else [])
 
 
 def _scaled(phases: Sequence[dict[str, float]], total_ms: float) -> dict[str, float]:

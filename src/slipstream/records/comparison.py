@@ -32,8 +32,10 @@ class BusySession(msgspec.Struct, frozen=True):
     """Other programs used the cores during one of the sessions."""
 
     session: str  # its name in the comparison
-    when: Literal["during", "at_start"]  # at_start: it is only known that the machine was busy when the session began
-    load: float  # when the session began
+    # at_start: it is only known that the machine was busy when the session began. more: measured, and enough for the
+    # difference between the sessions
+    when: Literal["during", "at_start", "more"]
+    load: float  # the system's load when the session began; more: cores more than in the other session
     num_cores: float
 
 

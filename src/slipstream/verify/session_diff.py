@@ -14,10 +14,10 @@ from math import ceil
 from pathlib import PurePath
 from statistics import fmean, median
 
-from slipstream.diagnose.notes import is_short_of_cores
+from slipstream.diagnose.notes import is_short_of_cores, load_note
 from slipstream.diagnose.selection import num_workers
 from slipstream.diagnose.speedtest_ranges import is_busy
-from slipstream.diagnose.undisturbed import FEWEST_STEPS, settled_steps, undisturbed
+from slipstream.diagnose.undisturbed import FEWEST_STEPS, foreign_cores_during, settled_steps, undisturbed
 from slipstream.numbers import plural
 from slipstream.records import (
     PHASES,
@@ -53,9 +53,12 @@ def compare(before: Session, after: Session, names: tuple[str, str] = ("before",
     pairs = list(zip(names, (before, after), strict=True))
     few = [each for each in (_few(one, name) for name, one in pairs) if each is not None]
     busy = [each for each in (_busy(one, name) for name, one in pairs) if each is not None]
+    outcome = _outcome(ratio, low, high)
+    if outcome != "same" and not busy:
+        busy = list(_more_load(before, after, names, ratio))
     return SessionComparison(
         *names,
-        "unsure" if few or busy else _outcome(ratio, low, high),
+        "unsure" if few or busy else outcome,
         differences,
         before.summary.step_ms,
         after.summary.step_ms,
@@ -64,7 +67,7 @@ def compare(before: Session, after: Session, names: tuple[str, str] = ("before",
         high,
         list(_phases(before, after, draws)),
         is_same,
-        list(_notes(before, after)),
+        list(_notes(before, after, names)),
         busy,
         few,
     )
@@ -141,13 +144,16 @@ def _is_same_machine(before: Environment, after: Environment) -> bool:
     return machine(before) == machine(after)
 
 
-def _notes(before: Session, after: Session) -> Iterator[str]:
+def _notes(before: Session, after: Session, names: tuple[str, str]) -> Iterator[str]:
     if _script(before) != _script(after):
         yield "These are two different scripts."
     per_step = [round(one.summary.samples_per_step) if one.summary else 0 for one in (before, after)]
     if per_step[0] != per_step[1]:
         samples = plural(per_step[0], "sample")
         yield f"A step had {samples} before and {per_step[1]:,} after: step times are not comparable."
+    for name, session in zip(names, (before, after), strict=True):
+        if session.summary is not None and (note := load_note(session.summary)):
+            yield f"{name}: {note}"
 
 
 def _few(session: Session, name: str) -> FewSteps | None:
@@ -158,10 +164,26 @@ def _few(session: Session, name: str) -> FewSteps | None:
 
 
 def _busy(session: Session, name: str) -> BusySession | None:
+    """For sessions of systems and versions that did not measure what other programs used. Otherwise the disturbed steps
+    are left out."""
+    if session.foreign_load:
+        return None
     load, cores = session.environment.load, session.environment.num_usable
     if session.summary is not None and is_short_of_cores(session, session.summary):
         return BusySession(name, "during", load, cores)
     return BusySession(name, "at_start", load, cores) if is_busy(session.environment) else None
+
+
+def _more_load(before: Session, after: Session, names: tuple[str, str], ratio: float) -> Iterator[BusySession]:
+    """The slower session, if the load of other programs during its undisturbed steps can be all of the difference but a
+    negligible rest: it took that share of the cores."""
+    if not before.foreign_load or not after.foreign_load:
+        return
+    loads = [foreign_cores_during(one, _steps(one)) for one in (before, after)]
+    slower = 0 if ratio > 1 else 1
+    more, cores = loads[slower] - loads[1 - slower], (before, after)[slower].environment.num_usable
+    if more > 0 and max(ratio, 1 / ratio) * (1 - more / cores) < 1 + NEGLIGIBLE:
+        yield BusySession(names[slower], "more", more, cores)
 
 
 def units_of(session: Session) -> list[list[Unit]]:

@@ -60,6 +60,9 @@ def doubts(comparison: SessionComparison) -> Iterator[str]:
     for busy in comparison.busy:
         if busy.when == "during":
             yield f"the machine was busy during {busy.session}"
+        elif busy.when == "more":
+            used = f"{busy.load:.2f} of {plural(busy.num_cores, 'core')}"
+            yield f"other programs used {used} more during {busy.session}, which may be the difference"
         else:
             load = f"a load of {busy.load:.1f} on {plural(busy.num_cores, 'core')}"
             yield f"the machine was busy when {busy.session} began ({load})"

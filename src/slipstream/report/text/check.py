@@ -107,7 +107,8 @@ def _not_known(session: Session, summary: Summary) -> str:
     figure, basis = step_figure(summary)
     if summary.num_undisturbed == 0:
         during = f"all {plural(summary.num_steps, 'step')} ({figure})"
-        return f"Other programs used the cores during {during}: how long a step takes and what limits it is not known."
+        used = plural(round(summary.foreign_cores, 1), "core")
+        return f"Other programs used {used} during {during}: how long a step takes and what limits it is not known."
     longer = " --seconds gives it more time." if session.ending.reason == "stopped" else ""
     seen = f"Only {basis} {'was' if summary.num_steps == 1 else 'were'} seen ({figure})"
     return f"{seen}: too few to say how long a step takes and what limits it.{longer}"
