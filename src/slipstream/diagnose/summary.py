@@ -12,7 +12,13 @@ from slipstream.diagnose.notes import environment_note, mode_note
 from slipstream.diagnose.selection import is_on_cpu, num_workers, watched_kinds, watched_steps
 from slipstream.diagnose.training_time import seconds_of_training
 from slipstream.diagnose.typical_step import UNEVEN, TypicalStep, typical_step
-from slipstream.diagnose.undisturbed import FEWEST_STEPS, foreign_cores_during, settled_steps, undisturbed
+from slipstream.diagnose.undisturbed import (
+    FEWEST_STEPS,
+    counted_steps,
+    foreign_cores_during,
+    settled_steps,
+    undisturbed,
+)
 from slipstream.diagnose.validation import validation_cost
 from slipstream.numbers import in_ms, in_percent, part_of_ms, plural
 from slipstream.records import Bound, Ceilings, Session, Summary
@@ -59,8 +65,7 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
     settled, steps = settled_steps(session), undisturbed(session)
     counted = {step.index for step in steps}
     disturbed = [step for step in settled if step.index not in counted and not step.is_first_of_epoch]
-    # If all steps were disturbed, they show the phases and causes, but no report calls their median the step.
-    typical = typical_step(steps or settled, num_workers(session))
+    typical = typical_step(counted_steps(session), num_workers(session))
     if typical is None:
         seen = "Only the warm-up" if session.steps else "No step"
         return None, [f"{seen} was seen, so the time of a step is unknown."]
@@ -159,5 +164,6 @@ def _notes(session: Session, typical: TypicalStep) -> list[str]:
             f"The script was short: the numbers rest on {typical.num_steps} of its first steps, warm-up included."
         )
     elif typical.num_steps < FEWEST_STEPS:
-        notes.append(f"Only {plural(typical.num_steps, 'step')} could be observed: the numbers are a first impression.")
+        steps = plural(typical.num_steps, "undisturbed step" if session.foreign_load else "step")
+        notes.append(f"Only {steps} could be observed: the numbers are a first impression.")
     return notes

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from slipstream.diagnose.statistics import fmean, median, median_interval, middle_half
-from slipstream.diagnose.undisturbed import FEWEST_STEPS, consecutive_groups, undisturbed
+from slipstream.diagnose.undisturbed import FEWEST_STEPS, consecutive_groups, counted_steps
 from slipstream.records import PHASES, Session, Step
 
 UNEVEN = 1.5  # ratio of the average step to the usual one
@@ -70,7 +70,7 @@ def sampled_step(session: Session, step_ms: float, phases: Mapping[str, float]) 
     Samples are spread over all of the time. If a few long steps take a large part of it (a reinforcement learner that
     plays between its updates), samples describe the average step.
     """
-    steps = undisturbed(session)
+    steps = counted_steps(session)
     chosen = [step for step in steps if not step.is_first_of_epoch] or steps
     if len(chosen) < FEWEST_STEPS or fmean([step.step_ms for step in chosen]) <= UNEVEN * step_ms:
         return SampledStep(step_ms, phases.get("other", 0.0))

@@ -32,6 +32,12 @@ def undisturbed(session: Session) -> list[Step]:
     return [step for group in groups if disturbed.isdisjoint(step.index for step in group) for step in group]
 
 
+def counted_steps(session: Session) -> list[Step]:
+    """The undisturbed steps. If there are none, all settled steps: they show phases and causes, but no report calls
+    their median the step (`has_headline`)."""
+    return undisturbed(session) or settled_steps(session)
+
+
 def consecutive_groups(steps: Sequence[Step], size: int) -> list[list[Step]]:
     """Groups never span two blocks, because the time between blocks belongs to neither."""
     whole: list[list[Step]] = []

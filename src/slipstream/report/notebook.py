@@ -89,8 +89,9 @@ def _stacked(phases: Mapping[str, float], scale: float) -> str:
 
 def _rate(session: Session, summary: Summary) -> str:
     figure, basis = step_figure(summary)
-    parts = [f"{figure} a step" if has_headline(summary) else f"{figure} a step ({basis})"]
-    parts += [f"{as_count(summary.samples_per_s)} samples/s"] if summary.samples_per_s > 0 else []
+    is_known = has_headline(summary)
+    parts = [f"{figure} a step" if is_known else f"{figure} a step ({basis})"]
+    parts += [f"{as_count(summary.samples_per_s)} samples/s"] if summary.samples_per_s > 0 and is_known else []
     parts += [ahead] if (ahead := training_time(session)) else []
     return f"<div>{escape(' · '.join(parts))}</div>"
 

@@ -17,7 +17,7 @@ from statistics import fmean, median
 from slipstream.diagnose.notes import is_short_of_cores, load_note
 from slipstream.diagnose.selection import num_workers
 from slipstream.diagnose.speedtest_ranges import is_busy
-from slipstream.diagnose.undisturbed import FEWEST_STEPS, foreign_cores_during, settled_steps, undisturbed
+from slipstream.diagnose.undisturbed import FEWEST_STEPS, counted_steps, foreign_cores_during
 from slipstream.numbers import plural
 from slipstream.records import (
     PHASES,
@@ -200,7 +200,7 @@ def units_of(session: Session) -> list[list[Unit]]:
 
 def _steps(session: Session) -> list[Step]:
     """As the summary chooses them."""
-    steps = undisturbed(session) or settled_steps(session)
+    steps = counted_steps(session)
     return [step for step in steps if not step.is_first_of_epoch] or steps
 
 

@@ -11,7 +11,7 @@ from slipstream.diagnose.input_path import input_path, step_after
 from slipstream.diagnose.selection import fetches_of, watched_kinds
 from slipstream.diagnose.source_hints import with_loader_argument
 from slipstream.diagnose.statistics import fmean
-from slipstream.diagnose.undisturbed import undisturbed
+from slipstream.diagnose.undisturbed import counted_steps
 from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Session, Summary
 
@@ -23,7 +23,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     path = input_path(session, summary)
     if path is None or path.loader.num_workers == 0 or (path.loader.prefetch_factor or 2) >= DEEP:
         return []
-    steps = [step for step in undisturbed(session) if not step.is_first_of_epoch]
+    steps = [step for step in counted_steps(session) if not step.is_first_of_epoch]
     walls = [fetch.wall_ns / 1e6 for fetch in fetches_of(session, path.loader, watched_kinds(session))]
     if len(steps) < 10 or len(walls) < 10 or path.busy > 0.85:
         return []

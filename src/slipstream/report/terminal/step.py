@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from slipstream.diagnose.undisturbed import has_headline
 from slipstream.numbers import as_count, in_ms
 from slipstream.records import Session, Summary
 from slipstream.report.terminal import layout
@@ -51,7 +52,9 @@ def _ceiling_lines(command: str, summary: Summary, scale: float, cells: int, ink
 
 
 def _rate(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterator[Text]:
-    parts = [f"{as_count(summary.samples_per_s)} samples/s"] if summary.samples_per_s > 0 else []
+    parts = (
+        [f"{as_count(summary.samples_per_s)} samples/s"] if summary.samples_per_s > 0 and has_headline(summary) else []
+    )
     parts += [ahead] if (ahead := training_time(session)) else []
     for index, line in enumerate(ink.fold(parts, ink.width - MARGIN)):
         yield heading("" if index else "rate", "", ink) + Text(line)

@@ -13,11 +13,11 @@ LONGEST: Final = "if nothing waited"
 
 def step_figure(summary: Summary) -> tuple[str, str]:
     """The median of the undisturbed steps, and its 95% interval. With too few of them: their range, and how many."""
-    is_one = summary.num_steps == 1
-    interval = in_ms(summary.step_ms) if is_one else between_ms(summary.step_low_ms, summary.step_high_ms)
+    interval = between_ms(summary.step_low_ms, summary.step_high_ms)
     if has_headline(summary):
         return in_ms(summary.step_ms), interval
-    return interval, few_steps(summary)
+    shortest, longest = in_ms(summary.step_low_ms), in_ms(summary.step_high_ms)
+    return longest if shortest == longest else interval, few_steps(summary)
 
 
 def few_steps(summary: Summary) -> str:
