@@ -65,3 +65,10 @@ def test_a_machine_that_was_busy_before_the_steps_is_not_called_busy():
     measured = diagnose(with_load(made_session(environment=environment), []))
     assert any("busy" in note for note in guessed.diagnosis_notes)
     assert not any("busy" in note for note in measured.diagnosis_notes)
+
+
+def test_long_steps_that_others_caused_are_not_the_scripts():
+    session = with_load(made_session(num_steps=40), [1.8] * 16 + [0.3] * 24)
+    assert not any("few long steps" in note for note in diagnose(session).diagnosis_notes)
+    unmeasured = msgspec.structs.replace(session, foreign_load=[])
+    assert any("few long steps" in note for note in diagnose(unmeasured).diagnosis_notes)

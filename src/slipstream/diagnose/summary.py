@@ -153,7 +153,8 @@ def _notes(session: Session, typical: TypicalStep) -> list[str]:
         notes.append(environment)
     if mode := mode_note(session):
         notes.append(mode)
-    if typical.mean_ms > UNEVEN * typical.step_ms and typical.num_steps >= FEWEST_STEPS:
+    is_uneven = typical.mean_ms > UNEVEN * typical.step_ms and typical.num_steps >= FEWEST_STEPS
+    if is_uneven and undisturbed(session):  # other programs make steps uneven too
         notes.append(
             f"Most steps take {in_ms(typical.step_ms)}, but on average one takes {in_ms(typical.mean_ms)}: "
             f"{in_percent(1 - typical.step_ms / typical.mean_ms)} of the time is spent in a few long steps. "
