@@ -11,6 +11,7 @@ import msgspec
 from slipstream.diagnose.source_hints import place
 from slipstream.numbers import as_count, as_ratio, between_ratios, in_bytes, in_seconds, ms_in_digits, plural, times
 from slipstream.records import Choice, Length, Numerics, Session, Speed, TrialRecord, Tuning, Verdict
+from slipstream.report.text.verdicts import reason_of
 
 HEADINGS: Final = (
     *("technique", "batch", "memory", "step ms", "samples/s", "relative to base", "numerics", "verdict"),
@@ -261,7 +262,7 @@ def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
             continue
         own = [verdict for verdict in tried(tuning) if verdict.choice == choice and verdict.decision == "kept"]
         if own and own[-1].speed is not None and not own[-1].speed.is_bounded:
-            yield str(choice), own[-1].reason
+            yield str(choice), reason_of(own[-1])
 
 
 def _left_out(tuning: Tuning, choice: Choice) -> Speed | None:
@@ -284,7 +285,7 @@ def reasons(tuning: Tuning) -> Iterator[tuple[str, str]]:
     by_reason: dict[str, list[str]] = {}
     for verdicts in _by_technique(tuning).values():
         closest = min(verdicts, key=lambda verdict: (_RANK[verdict.decision], -_ratio(verdict)))
-        by_reason.setdefault(closest.reason, []).append(str(closest.choice))
+        by_reason.setdefault(reason_of(closest), []).append(str(closest.choice))
     for reason, names in by_reason.items():
         yield ", ".join(names), reason
 
@@ -307,5 +308,5 @@ def not_applicable(tuning: Tuning) -> list[tuple[str, str]]:
     by_reason: dict[str, list[str]] = {}
     for verdict in tuning.verdicts:
         if verdict.decision == "not_applicable":
-            by_reason.setdefault(verdict.reason, []).append(verdict.technique)
+            by_reason.setdefault(reason_of(verdict), []).append(verdict.technique)
     return [(", ".join(dict.fromkeys(names)), reason) for reason, names in by_reason.items()]
