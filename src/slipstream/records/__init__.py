@@ -34,6 +34,7 @@ from slipstream.records.race import (
     TrialSpec,
     Tuning,
     Verdict,
+    VerdictCause,
 )
 from slipstream.records.recipe import NUMERICS, Choice, Edit, NumericsClass, Recipe, Setting
 from slipstream.records.rehearsal import Rehearsal
@@ -143,5 +144,6 @@ __all__ = [
     "TrialSpec",
     "Tuning",
     "Verdict",
+    "VerdictCause",
     "WorkerMemory",
 ]

@@ -406,9 +406,9 @@ def test_what_the_races_measured_for_a_finding(session: Session) -> None:
     assert finding.cause == "no_workers" and "workers" in finding.techniques
     assert measured(None, finding) == "" and measured(made_tuning(verdicts=[]), finding) == ""
     less = msgspec.structs.replace(finding, predicted_gain=2.0)
-    assert measured(session.tuning, less) == "tune measured 1.51x (1.46 to 1.56) with workers=2."
+    assert measured(session.tuning, less) == "With workers=2 tune measured 1.51x (1.46 to 1.56)."
     more = msgspec.structs.replace(finding, predicted_gain=1.3)
-    said = "tune measured 1.51x (1.46 to 1.56) with workers=2: more than predicted for this cause alone"
+    said = "With workers=2 tune measured 1.51x (1.46 to 1.56): more than predicted for this cause alone"
     assert measured(session.tuning, more).startswith(said)
     page = msgspec.structs.replace(session, findings=[more])
     assert said in to_page(page) and json.loads(export(page))["findings"][0]["measured"].startswith(said)

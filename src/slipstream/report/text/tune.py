@@ -21,6 +21,7 @@ from slipstream.numbers import (
     times,
 )
 from slipstream.records import Choice, Finding, Length, Numerics, Session, Speed, TrialRecord, Tuning, Verdict
+from slipstream.report.text.verdicts import reason_of
 from slipstream.techniques._core.catalogue import catalogue
 
 HEADINGS: Final = (
@@ -179,7 +180,11 @@ def ceiling_remark(tuning: Tuning) -> str:
     if not tuning.ceiling_ms:
         return ""
     ceiling_gain = tuning.base_step_ms / tuning.ceiling_ms
-    raced = [(verdict.recipe, verdict.speed) for verdict in tuning.verdicts] + [(tuning.recipe, tuning.total)]
+    raced = [
+        (verdict.recipe, verdict.speed) for verdict in tuning.verdicts if verdict.kind not in ("left_out", "noise")
+    ]
+    raced += [(tuning.recipe, tuning.total), (tuning.candidate, tuning.candidate_speed)]
+    raced += [(tuning.writable, tuning.writable_speed)]
     beyond = [(recipe, speed) for recipe, speed in raced if speed is not None and speed.ratio > ceiling_gain]
     if not beyond:
         return ""
@@ -209,11 +214,11 @@ def from_the_check(tuning: Tuning) -> str:
 def measured(tuning: Tuning | None, finding: Finding) -> str:
     """What the races measured for a finding of the check; "" if none of its techniques was raced."""
     verdicts = [verdict for verdict in tried(tuning) if verdict.technique in finding.techniques] if tuning else []
-    raced = [(verdict.speed, verdict.recipe) for verdict in verdicts if verdict.speed and verdict.speed.is_bounded]
+    raced = [(verdict.decision == "kept", verdict.speed, verdict.recipe) for verdict in verdicts if verdict.speed]
     if not raced:
         return ""
-    speed, recipe = max(raced, key=lambda pair: pair[0].ratio)
-    sentence = f"tune measured {times(speed)} with {recipe}"
+    _, speed, recipe = max(raced, key=lambda each: (each[0], each[1].ratio))
+    sentence = f"With {recipe} tune measured {times(speed)}"
     if speed.ratio <= finding.predicted_gain:
         return f"{sentence}."
     if len(recipe.choices) > 1:
@@ -321,7 +326,7 @@ def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
             continue
         own = [verdict for verdict in tried(tuning) if verdict.choice == choice and verdict.decision == "kept"]
         if own and own[-1].speed is not None and not own[-1].speed.is_bounded:
-            yield str(choice), own[-1].reason
+            yield str(choice), reason_of(own[-1])
 
 
 def _left_out(tuning: Tuning, choice: Choice) -> Speed | None:
@@ -344,7 +349,7 @@ def reasons(tuning: Tuning) -> Iterator[tuple[str, str]]:
     by_reason: dict[str, list[str]] = {}
     for verdicts in _by_technique(tuning).values():
         closest = min(verdicts, key=lambda verdict: (_RANK[verdict.decision], -_ratio(verdict)))
-        by_reason.setdefault(closest.reason, []).append(str(closest.choice))
+        by_reason.setdefault(reason_of(closest), []).append(str(closest.choice))
     for reason, names in by_reason.items():
         yield ", ".join(names), reason
 
@@ -367,5 +372,5 @@ def not_applicable(tuning: Tuning) -> list[tuple[str, str]]:
     by_reason: dict[str, list[str]] = {}
     for verdict in tuning.verdicts:
         if verdict.decision == "not_applicable":
-            by_reason.setdefault(verdict.reason, []).append(verdict.technique)
+            by_reason.setdefault(reason_of(verdict), []).append(verdict.technique)
     return [(", ".join(dict.fromkeys(names)), reason) for reason, names in by_reason.items()]

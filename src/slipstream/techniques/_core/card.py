@@ -31,6 +31,8 @@ class Card(msgspec.Struct, frozen=True):
     is_ground: bool = False
     # Gains from the second epoch on, through what it stored in the first. Races time later epochs.
     is_later: bool = False
+    # Its first start takes far longer than the script's, because it compiles. It is raced when the others are ranked.
+    is_slow_to_start: bool = False
     # Lower values are applied first. Of several wrappers around a module, the lowest is the innermost.
     nesting: int = 0
     # "memory" costs time and is raced only if --only names it or memory is short. "fit" is not raced, because its step
