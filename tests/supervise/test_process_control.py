@@ -20,6 +20,7 @@ sleep = [sys.executable, "-c", "import time; time.sleep(100)"]
 subprocess.Popen(sleep)
 orphan = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL).pid)"
 subprocess.run([sys.executable, "-c", orphan, *sleep])
+while time.process_time() < 0.1: pass  # more than a tick of the system's clock
 print("ready", flush=True)
 while True: time.sleep(0.01)
 """

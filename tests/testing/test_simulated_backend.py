@@ -62,7 +62,7 @@ def test_a_block_ends_with_the_step_that_reaches_its_limit() -> None:
     assert backend.run_block(0, 1, 8, 2, limit_s=0.65).num_steps == 5
     assert backend.run_block(1, 1, 8, 2, limit_s=0.65).num_steps == 1
     before_s = backend.now_s()
-    assert backend.wait(3.0) is None and backend.now_s() == before_s + 3.0
+    assert backend.wait(3.0) == 0.0 and backend.now_s() == before_s + 3.0
 
 
 def test_a_script_ends_and_a_trial_fails_as_configured() -> None:

@@ -1,7 +1,7 @@
 """Frozen structs that every other package reads. They need no torch and contain no logic beyond properties."""
 
 from slipstream.records.anatomy import Anatomy, Attention, Misalignment, ModuleShare, Operator, TorchProfile
-from slipstream.records.comparison import BusySession, Difference, Outcome, PhaseChange, SessionComparison
+from slipstream.records.comparison import BusySession, Difference, FewSteps, Outcome, PhaseChange, SessionComparison
 from slipstream.records.environment import Environment, Gpu, GpuReading, IdleGpu, LoadSample, Revision, TorchFacts
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
@@ -74,6 +74,7 @@ __all__ = [
     "FailureKind",
     "FaultKind",
     "Fetch",
+    "FewSteps",
     "Finding",
     "Fingerprint",
     "FitAttempt",

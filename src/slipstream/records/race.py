@@ -19,8 +19,8 @@ Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 ROUNDOFF: dict[Precision, float] = {"bf16": 2**-9, "fp16": 2**-12, "tf32": 2**-12, "fp32": 2**-24}
 RANDOM_DRAWS = 3  # of a rounding control; below fp32 one more draw rounds to the format, so that its number is this one
 Decision = Literal["kept", "rejected", "unsure", "failed", "not_applicable"]
-# failed: raised, crashed, hung or could not start. too_slow: ended in its warm-up, because its steps took several times
-# as long as the base's. ended: the script came to its end too early.
+# failed: raised, crashed, hung or could not start. ended: the script came to its end too early. too_slow: in older
+# sessions.
 FailureKind = Literal["failed", "too_slow", "ended"]
 FARTHEST = 100.0  # times as fast, or as slow: the value of a bound of an interval as long as there is no evidence
 Tick = Literal["optimizer", "backward", "forward", "input"]  # the event that trials count as a step

@@ -82,7 +82,7 @@ class Length(msgspec.Struct, frozen=True):
 class Summary(msgspec.Struct, frozen=True):
     """The numbers of a typical step, over the watched blocks."""
 
-    num_steps: int
+    num_steps: int  # that the numbers rest on: the undisturbed ones, or all of them if there are none
     step_ms: float  # median
     step_low_ms: float  # 95% interval of the median
     step_high_ms: float
@@ -97,6 +97,9 @@ class Summary(msgspec.Struct, frozen=True):
     evaluation_note: str = ""
     seconds_left: float | None = None  # of the whole training at this rate
     seconds_best: float | None = None  # the same at the best ceiling
+    num_undisturbed: int | None = None  # steps without load of other programs; None: of an older version
+    num_disturbed: int = 0  # steps with it
+    foreign_cores: float = 0.0  # that other programs used during those, on average
 
 
 class Session(msgspec.Struct, frozen=True):

@@ -81,7 +81,7 @@ class ProcessBackend:
         self._shared_each = 0
         self._may_fork = may_fork
         self._fork_servers = ForkServerPool(entry, is_open=False)
-        self._load = ForeignLoad()
+        self._load = ForeignLoad(nvml=load_nvml())
         self._stack = contextlib.ExitStack()
         self.notes: list[str] = []
         self.written: list[str] = []  # files that trials without an overlay wrote
@@ -91,7 +91,6 @@ class ProcessBackend:
         is_adopting = self._stack.enter_context(no_leftovers())
         self._fork_servers = ForkServerPool(self._entry, self._may_fork and is_adopting)
         self._stack.callback(self._fork_servers.close)
-        self._load = ForeignLoad(nvml=load_nvml())
         if self._use_overlay:
             self._stack.enter_context(overlay.shared_caches(protected_folders(Path.cwd(), self._script)))
         self._stack.callback(self._end_all)

@@ -18,7 +18,7 @@ from slipstream.tuning.candidates import Arm
 from slipstream.tuning.trials import Inert, RecipeTrials
 
 ETA = 2  # a rung keeps one arm of this many, and has this many times the rounds of the rung before
-# Of the first rung: as many as the time allows. With two, one may be an outlier; beyond six, blocks cost more than starts.
+# Of the first rung, as the time allows. One of two may be an outlier; more than six cost more than the starts.
 LEAST_ROUNDS, MOST_ROUNDS = 2, 6
 FEW = 6  # arms on the last rung: several techniques may gain, and are then combined
 

@@ -11,6 +11,9 @@ from slipstream.records import NumericsClass, Precision
 Seam = Literal["loader", "transfer", "module", "backward", "optimizer", "process"]
 Memory = Literal["same", "less", "more"]
 Purpose = Literal["speed", "memory", "fit"]
+# less: the work of a step becomes smaller or faster. spread: the same work, on more processes or threads. same: the
+# same work at other times. The ceilings of a check are those of the unchanged work, so they hold only for the last.
+Work = Literal["less", "spread", "same"]
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -36,6 +39,7 @@ class Card(msgspec.Struct, frozen=True):
     # does other work; `tune --fit` uses it.
     purpose: Purpose = "speed"
     precision: Precision | None = None  # that an approximate technique computes in; None: its setting names it
+    work: Work = "less"  # how it gains time
 
 
 class Answer(msgspec.Struct, frozen=True):
