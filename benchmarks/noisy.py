@@ -73,9 +73,11 @@ def add_worth(rows: Rows, key: str, place: Path) -> None:
     rows.extend(key, worth=asdict(Races().ratio("demo", script, files, Recipe(), recipe, "optimizer")))
 
 
-def share_of(row: Row, quiet: Row) -> Interval:
-    """The share of the quiet gain that a recipe is worth. The quiet gain is taken as it was measured."""
-    gain = quiet["worth"]["middle"] - 1
+def share_of(row: Row, quiet: Row | None) -> Interval | None:
+    """The share of the quiet gain that a recipe is worth, if there is one. It is taken as it was measured."""
+    gain = quiet["worth"]["middle"] - 1 if quiet is not None else 0.0
+    if gain <= 0.0 or "worth" not in row:
+        return None
     return Interval(*((row["worth"][bound] - 1) / gain for bound in ("middle", "low", "high")))
 
 
@@ -86,12 +88,9 @@ def render(rows: dict[str, Row], number: int, head: str) -> tuple[str, bool]:
     for key, row in rows.items():
         words = [key, row["recipe"] or "nothing", f"{row['seconds']:.0f} s", _raced(row)]
         words += [_ratio(row.get("total")), _ratio(row.get("worth"))]
-        if key in raced and quiet is not None:
-            share = share_of(row, quiet)
-            num_keeping += key != QUIET and share.high >= LEAST_SHARE and bool(row["recipe"])
-            words.append(f"{share.middle:.0%} ({share.low:.0%} to {share.high:.0%})")
-        else:
-            words.append("")
+        share = share_of(row, quiet)
+        num_keeping += key != QUIET and share is not None and share.high >= LEAST_SHARE and bool(row["recipe"])
+        words.append(f"{share.middle:.0%} ({share.low:.0%} to {share.high:.0%})" if share is not None else "")
         lines.append([*words, row["commit"], row["day"], row["processor"]])
     num_raced = len(raced) - (quiet is not None)
     fooled = [key for key, row in rows.items() if key.startswith("nothing") and row["recipe"]]
