@@ -52,8 +52,7 @@ def binomial_interval(num_true: int, num: int) -> Interval:
 def median_interval(values: list[float]) -> Interval:
     """The 95% interval of the median of what the values are drawn from, by their order. All of them if they are few."""
     ordered, num = sorted(values), len(values)
-    beyond = max((k for k in range(num // 2) if _at_most(k, num, 0.5) <= TAIL), default=-1)
-    at = max(0, beyond + 1)
+    at = max((k for k in range(num // 2) if _at_most(k, num, 0.5) <= TAIL), default=0)
     return Interval(median(ordered), ordered[at], ordered[num - 1 - at])
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from intervals import Interval, median_interval, paired_interval
-from page import RESULTS, machine, processor, write_page
+from page import RESULTS, machine, processor, store_page
 from races import RaceFailedError, Races, race
 from recipes import parse_recipe, written
 from rows import Row, Rows, judged, read_json, table, write_json
@@ -287,7 +287,7 @@ def main() -> None:
                 key = keys[workload.name, seed]
                 measure_row(rows, key, workload, photographs, seed, options.budget_s, options.sessions)
                 page, is_met = render(rows.stored(keys.values()), head)
-                write_page("near_best", page)
+                store_page("near_best", page)
     if not is_met:
         sys.exit("A threshold of near_best.md is missed.")
 

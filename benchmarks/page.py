@@ -47,8 +47,13 @@ def _lines(path: str) -> list[str]:
 
 
 def write_page(name: str, text: str) -> None:
+    """Stores the page and prints it."""
+    store_page(name, text)
+    sys.stdout.write(text + "\n")
+
+
+def store_page(name: str, text: str) -> None:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.md"
     _, mark, remarks = (path.read_text() if path.exists() else "").partition(BY_HAND)
     path.write_text(text + (f"\n{mark}{remarks}" if mark else ""))
-    sys.stdout.write(text + "\n")
