@@ -54,20 +54,6 @@ def test_recipes_have_the_step_times_that_were_chosen() -> None:
     assert backend.record(1).changes == [TechniqueNote("fast", "fast")]
 
 
-<<<<<<< HEAD
-def test_a_block_ends_with_the_step_that_reaches_its_limit() -> None:
-    backend = SimulatedBackend(choice_factors(fast=20.0), step_s=0.1)
-    backend.enter(TrialSpec(0, "base"))
-    backend.enter(TrialSpec(1, "candidate", FAST))
-    assert backend.run_block(0, 1, 8, 2).num_steps == 8
-    assert backend.run_block(0, 1, 8, 2, limit_s=0.65).num_steps == 5
-    assert backend.run_block(1, 1, 8, 2, limit_s=0.65).num_steps == 1
-    before_s = backend.now_s()
-    assert backend.wait(3.0) == 0.0 and backend.now_s() == before_s + 3.0
-
-
-=======
->>>>>>> bench
 def test_a_script_ends_and_a_trial_fails_as_configured() -> None:
     backend = SimulatedBackend(num_steps=10, fault=lambda spec, steps: "out of memory" if spec.ident and steps else "")
     backend.enter(TrialSpec(0, "base"))
