@@ -85,10 +85,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/memory_accounting.py
 	$(BIN)/python benchmarks/checkpointing.py
 	$(BIN)/python benchmarks/fit.py
-	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/record_noise.py
 	-$(BIN)/python benchmarks/never_fooled.py
-	$(BIN)/python benchmarks/depth.py
 	$(BIN)/python benchmarks/starts.py
 	$(BIN)/python benchmarks/patched.py
 	-$(BIN)/python benchmarks/near_best.py

@@ -87,9 +87,9 @@ by one, for each run.
         "\n".join(lines)
         + f"""
 
-The median share is {median(shares):.2f}. never_fooled.py and depth.py assume that a trial does {BESIDE:.0%} of its
-start while another one starts, which gives a share of {foreseen(BESIDE):.2f}. They assume that a forked trial starts in
-{START_S:g} s, or {foreseen(BESIDE) * START_S:.1f} s each side by side, and one that cannot be forked in
+The median share is {median(shares):.2f}. never_fooled.py assumes that a trial does {BESIDE:.0%} of its start while
+another one starts, which gives a share of {foreseen(BESIDE):.2f}. It assumes that a forked trial starts in
+{START_S:g} s, or {foreseen(BESIDE) * START_S:.1f} s each side by side, and one that is not forked in
 {COLD_START_S:g} s.
 """
     )

@@ -78,8 +78,8 @@ def test_links_stay_on_the_site(page: Path, hooks: ModuleType) -> None:
 
 
 def test_links_to_results_are_those_of_the_site(hooks: ModuleType) -> None:
-    text = hooks.on_page_markdown("[x](../benchmarks/results/rounds.md) [y](json.md)", page=None)
-    assert text == "[x](benchmarks/rounds.md) [y](json.md)"
+    text = hooks.on_page_markdown("[x](../benchmarks/results/fit.md) [y](json.md)", page=None)
+    assert text == "[x](benchmarks/fit.md) [y](json.md)"
 
 
 def test_nothing_comes_from_the_network() -> None:
