@@ -14,7 +14,7 @@ PROOF_SHARE = 0.4
 # Time that was lost to other programs is added to the budget. A default budget may double; one that the user named
 # holds within 20%, of which the last block and the end of trials need a part.
 MOST_EXTENSION, MOST_NAMED_EXTENSION = 1.0, 0.15
-USUAL_PAIRS = 16  # that a default budget is made for: enough for a gain of 1.3 times the spread of a pair
+USUAL_PAIRS = 20  # that a default budget is made for: enough for a gain of 1.2 times the spread of a pair
 USUAL_PASSES = 2  # the second one has fewer arms; further ones are taken from what is left
 PAIR_ROUNDS = 4  # of a pair of the proof, at least: the median of fewer follows a single outlier
 BLOCKS_PER_START = 3.0  # seconds of blocks for each second of starts in a pair: mostly, blocks vary more than processes

@@ -21,6 +21,7 @@ from slipstream.verify.t_sequence import TSequence
 
 WHOLE = "recipe"  # the technique of the verdict on the whole recipe
 MOST_PAIRS = 32  # enough to prove a gain as large as the spread of a pair, in nine of ten tunings
+ENOUGH_PAIRS = 12  # the interval of fewer pairs is longer than three times their spread
 # A recipe that seems no faster after so many pairs is given up: one that gains as much as a pair's spread is lost so in
 # one of 400 tunings.
 FUTILE_PAIRS = 8
@@ -57,7 +58,7 @@ def prove(state: TuningState, recipe: Recipe, kind: ProofKind = "total") -> Proo
     race = Race()
     try:
         while not _is_over(state, sequence):
-            log_ratio = _pair(state, race, base, whole, sequence.spread())
+            log_ratio = _pair(state, race, base, whole, sequence)
             if id(whole) in race.failures or id(whole) in race.inert:
                 break
             if log_ratio is not None:
@@ -89,19 +90,22 @@ def _is_over(state: TuningState, sequence: TSequence) -> bool:
     return num_pairs > 0 and state.budget.now_s() + state.costs.pair_s() > state.budget.end_s()
 
 
-def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, spread: float) -> float | None:
-    """The log ratio of two fresh processes: the centre over several interleaved blocks. `spread` is the standard
-    deviation of the pairs so far."""
+def _pair(
+    state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence
+) -> float | None:
+    """The log ratio of two fresh processes: the centre over several interleaved blocks. They take so long that enough
+    pairs fit into the time that is left."""
+    planned_s = state.budget.left_s() / max(1, ENOUGH_PAIRS - sequence.num_pairs)
     first = len(race.rounds)
     begun_s = state.budget.now_s()
     running = state.runner.start([base, whole], race)
     started_s = state.budget.now_s()
-    end_s = started_s + BLOCKS_PER_START * (started_s - begun_s)
+    end_s = min(begun_s + planned_s, started_s + BLOCKS_PER_START * (started_s - begun_s))
     state.tell.racing([trials.name for trials in running])
     if base not in running:
         raise RaceError(could_not_start(base, race.failures[id(base)]))
     log_ratios: list[float] = []
-    while len(running) == 2 and not race.failures and not _is_timed(state, log_ratios, spread, end_s):
+    while len(running) == 2 and not race.failures and not _is_timed(state, log_ratios, sequence.spread(), end_s):
         state.runner.run_round(race, running, base)
         log_ratios = Race(rounds=race.rounds[first:]).log_ratios(whole, base)
     state.tell.racing([])
