@@ -7,9 +7,10 @@ import json
 import msgspec
 import pytest
 
-from slipstream.records import Session
+from slipstream.records import Choice, Recipe, Session, Speed, Tuning, Verdict
 from slipstream.report.json_export.export import export
 from slipstream.report.json_export.schema import JSON_SCHEMA, Export
+from slipstream.tuning.verdicts import estimate
 
 PROMISED = {
     *("schema", "script", "environment", "step_ms", "samples_per_s", "phases", "device_phases", "ceilings", "bound"),
@@ -45,3 +46,16 @@ def test_a_session_without_steps(sessions: dict[str, Session]) -> None:
     assert document["phases"] == {}
     assert document["findings"] == []
     assert document["bound"] == "unknown"
+
+
+def test_an_estimate_has_a_reason_in_words_and_no_interval(sessions: dict[str, Session]) -> None:
+    outpaced = Verdict("workers", 2, "rejected", cause="outpaced", speed=estimate(0.1), own_ratio=1.1)
+    tuning = Tuning(
+        50.0, 640.0, [outpaced], candidate=Recipe((Choice("compile"),)), candidate_speed=Speed(1.5, 1.2, 1.8)
+    )
+    document = json.loads(export(msgspec.structs.replace(sessions["slow"], tuning=tuning)))
+    verdict = document["verdicts"][0]
+    assert verdict["reason"] == "about 1.10x: others gained more"
+    assert verdict["ratio"] > 1.0 and verdict["low"] is None and verdict["high"] is None
+    assert document["tuning"]["candidate"] == {"compile": True}
+    assert document["tuning"]["candidate_speed"] == {"ratio": 1.5, "low": 1.2, "high": 1.8}

@@ -97,15 +97,16 @@ class VerdictPart(msgspec.Struct, frozen=True):
     setting: Annotated[Setting, Meta(description="`true` if it has no variants")]
     decision: Annotated[str, Meta(description="`kept`, `rejected`, `unsure`, `failed` or `not_applicable`")]
     ratio: Annotated[float | None, Meta(description="base step over this step: more than 1 is faster")]
-    low: Annotated[float | None, Meta(description="lower end of its 95% interval")]
-    high: Annotated[float | None, Meta(description="upper end of its 95% interval")]
+    low: Annotated[float | None, Meta(description="lower end of its 95% interval; null: an estimate")]
+    high: Annotated[float | None, Meta(description="upper end of its 95% interval; null: an estimate")]
     numerics: Annotated[str | None, Meta(description="`identical`, `reordered`, `redrawn`, `approximate`, `different`")]
     reason: Annotated[str, Meta(description="one line")]
     kind: Annotated[
         str,
         Meta(
-            description="`single`: raced alone. In `combinations`: `cumulative`, the winners so far; `left_out`, what"
-            " the technique adds to the others; `total`, all that was kept"
+            description="`single`: raced in the selection. In `combinations`: `left_out`, what the technique adds to"
+            " the others; `total`, the proof of the whole recipe; `writable`, that of the recipe for `patch`;"
+            " `cumulative`, only in older sessions"
         ),
     ]
     recipe: Annotated[dict[str, Setting], Meta(description="all that were enabled: technique to setting")]
@@ -117,20 +118,23 @@ class VerdictPart(msgspec.Struct, frozen=True):
     peak_bytes: Annotated[int | None, Meta(description="peak memory of the process and its children")]
     one_off_s: Annotated[float, Meta(description="start-up beyond the base's: compilation, worker start")]
     payback_steps: Annotated[int | None, Meta(description="steps until it has saved its cost; null: no cost, or never")]
+    own_ratio: Annotated[float | None, Meta(description="times as fast as what it was raced on top of; an estimate")]
 
 
 class SpeedPart(msgspec.Struct, frozen=True):
     ratio: Annotated[float | None, Meta(description="base step over step: more than 1 is faster; null: not measured")]
-    low: Annotated[float | None, Meta(description="lower end of its 95% interval")]
-    high: Annotated[float | None, Meta(description="upper end of its 95% interval")]
+    low: Annotated[float | None, Meta(description="lower end of its 95% interval; null: an estimate")]
+    high: Annotated[float | None, Meta(description="upper end of its 95% interval; null: an estimate")]
 
 
 class TuningPart(msgspec.Struct, frozen=True):
     """The basis of the verdicts."""
 
     recipe: Annotated[dict[str, Setting], Meta(description="what was kept: technique to setting")]
-    noise: Annotated[SpeedPart, Meta(description="two equal trials against each other: the machine's noise floor")]
-    noise_note: Annotated[str, Meta(description="set if the machine was too noisy to decide; usually empty")]
+    candidate: Annotated[dict[str, Setting], Meta(description="if nothing was kept: the best recipe, not proved")]
+    candidate_speed: Annotated[SpeedPart, Meta(description="what is known of its speed")]
+    noise: Annotated[SpeedPart, Meta(description="two equal trials against each other")]
+    noise_note: Annotated[str, Meta(description="only in older sessions")]
     base_step_ms: Annotated[float, Meta(description="the unchanged script in the races; `step_ms` is the check's")]
     base_samples_per_s: Annotated[float, Meta(description="the unchanged script")]
     base_peak_bytes: Annotated[int | None, Meta(description="peak memory of the unchanged script")]
@@ -138,7 +142,11 @@ class TuningPart(msgspec.Struct, frozen=True):
     seconds_before: Annotated[float | None, Meta(description="the whole training, unchanged; null: length unknown")]
     seconds_after: Annotated[float | None, Meta(description="the whole training with the recipe")]
     seconds_spent: Annotated[float, Meta(description="on the races")]
-    is_complete: Annotated[bool, Meta(description="false: interrupted, or the budget was used up first")]
+    num_rounds: Annotated[int, Meta(description="rounds that ran")]
+    num_discarded: Annotated[int, Meta(description="of those, rounds that other programs disturbed; they do not count")]
+    foreign_cores: Annotated[float, Meta(description="cores that other programs used during those, on average")]
+    waited_s: Annotated[float, Meta(description="seconds in which no trial ran because of other programs")]
+    is_complete: Annotated[bool, Meta(description="false: interrupted, or ended early; `--resume` continues it")]
     notes: Annotated[list[str], Meta(description="remarks on how the tuning went")]
 
 
@@ -208,8 +216,8 @@ class TrialPart(msgspec.Struct, frozen=True):
     step_ms: Annotated[float | None, Meta(description="a step; null: not timed")]
     samples_per_s: Annotated[float | None, Meta(description="the rate; null: not timed")]
     ratio: Annotated[float | None, Meta(description="samples per second over those of the unchanged, unlimited script")]
-    low: Annotated[float | None, Meta(description="lower end of its 95% interval")]
-    high: Annotated[float | None, Meta(description="upper end of its 95% interval")]
+    low: Annotated[float | None, Meta(description="lower end of its 95% interval; null: not known")]
+    high: Annotated[float | None, Meta(description="upper end of its 95% interval; null: not known")]
 
 
 class FittingPart(msgspec.Struct, frozen=True):
@@ -270,7 +278,9 @@ class Export(msgspec.Struct, frozen=True, rename={"training_time": "outlook"}):
     verdicts: Annotated[
         list[VerdictPart], Meta(description="of a tuning: one for each technique and setting; empty otherwise")
     ]
-    combinations: Annotated[list[VerdictPart], Meta(description="of a tuning: winners raced together; empty otherwise")]
+    combinations: Annotated[
+        list[VerdictPart], Meta(description="of a tuning: recipes raced as a whole; empty otherwise")
+    ]
     total: Annotated[SpeedPart | None, Meta(description="what was kept, together, against the base; null: no tuning")]
     tuning: Annotated[TuningPart | None, Meta(description="the tuning as a whole; null: no tuning")]
     memory: Annotated[MemoryPart | None, Meta(description="of `memory`: the live bytes of one step; null otherwise")]
