@@ -1,6 +1,6 @@
 """Changes nothing. Its trial is the A/A control of the base: a gain measured for it is the noise of this machine.
 
-Helps never. Hurts never. If it wins a race, do not trust the other results of that race.
+Helps never. Hurts never. If it seems to gain, other ratios without an interval are off by as much.
 """
 
 from __future__ import annotations

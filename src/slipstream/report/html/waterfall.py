@@ -64,7 +64,7 @@ def waterfall_chart(session: Session) -> Chart | None:
 
 
 def rungs_of(tuning: Tuning) -> list[Rung]:
-    """The base, the recipe as it grew, the final race of the whole recipe, and the ceiling.
+    """The base, the recipe as it grew, the proof of the whole recipe, and the ceiling.
 
     A part of the recipe that was never raced by itself is combined with the next.
     """

@@ -318,8 +318,8 @@ def not_raced(tuning: Tuning) -> list[tuple[str, str]]:
 
 
 def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
-    """For each kept technique, how much slower the recipe is without it. A technique that was built on before it was
-    decided has no interval in its own row: this figure, or the race of the whole recipe, is its proof."""
+    """For each kept technique, how much slower the recipe is without it, if that has an interval, as in older sessions.
+    Otherwise the estimate of the selection."""
     for choice in tuning.recipe.choices:
         if speed := _left_out(tuning, choice):
             yield str(choice), f"worth {times(speed)} inside the recipe"
