@@ -90,7 +90,9 @@ def _is_over(state: TuningState, sequence: TSequence) -> bool:
     return num_pairs > 0 and state.budget.now_s() + state.costs.pair_s() > state.budget.end_s()
 
 
-def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence) -> float | None:
+def _pair(
+    state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence
+) -> float | None:
     """The log ratio of two fresh processes: the centre over several interleaved blocks. They take so long that enough
     pairs fit into the time that is left."""
     planned_s = state.budget.left_s() / max(1, ENOUGH_PAIRS - sequence.num_pairs)
