@@ -29,6 +29,8 @@ class Budget:
         self._is_named = budget_s is not None
         self._given_s = budget_s or SHORTEST_S
         self._lost_s = 0.0
+        self._kept_back_s: float | None = None  # for the proof
+        self._selection_start_s = self._start_s
 
     def now_s(self) -> float:
         return self._backend.now_s()
@@ -57,6 +59,20 @@ class Budget:
     def end_s(self, kept_back: float = 0.0) -> float:
         """The time at which only this share of the budget will be left."""
         return self._start_s + self.budget_s * (1.0 - kept_back)
+
+    def begin_selection(self) -> None:
+        """Keeps a share of the time that is left for the proof of what is selected from now on."""
+        self._kept_back_s = PROOF_SHARE * self.left_s()
+        self._selection_start_s = self.now_s()
+
+    def selection_share_left(self) -> float:
+        """The share of the selection's time that is left."""
+        end_s = self.selection_end_s()
+        return max(0.0, end_s - self.now_s()) / max(1e-9, end_s - self._selection_start_s)
+
+    def selection_end_s(self) -> float:
+        kept_back_s = PROOF_SHARE * self.budget_s if self._kept_back_s is None else self._kept_back_s
+        return self.end_s() - kept_back_s
 
 
 class Costs:
