@@ -56,6 +56,7 @@ class Proof(msgspec.Struct):
 def prove(state: TuningState, recipe: Recipe, kind: ProofKind = "total") -> Proof:
     """Races pairs until the recipe is decided or the time is over. Pairs of an earlier, interrupted tuning count."""
     number, earlier = state.journal.begin_proof(recipe)
+    state.budget.begin_proof(state.costs)
     sequence = TSequence(state.order.alpha / 2**number)
     for known in earlier:
         sequence.add(known)
