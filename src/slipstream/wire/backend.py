@@ -20,9 +20,7 @@ class RaceBackend(Protocol):
         process then waits at its first tick."""
         ...
 
-    def run_block(
-        self, trial: int, round: int, num_steps: int, lead_in: int, limit_s: float = math.inf
-    ) -> BlockTiming:
+    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int, limit_s: float = math.inf) -> BlockTiming:
         """Passes the baton to the trial and waits until its block ends: after `num_steps`, or with the first step that
         ends later than `limit_s` after the block began, lead-in included. At least one step is timed. `failure` or
         `is_last` is set in the result if the trial has ended. A trial that hangs is ended and counts as failed. A trial
