@@ -141,6 +141,11 @@ def epoch_steps(session: Session) -> float | None:
     return loader.num_batches / batches
 
 
+def has_trained(session: Session) -> bool:
+    """Whether a backward pass or an update was seen. If not, the steps are calls of a model."""
+    return any(step.num_backwards or step.num_updates for step in session.steps)
+
+
 def is_several_epochs(session: Session) -> bool:
     """Whether more than one epoch was observed, or the script announces more than one."""
     if session.length and session.length.num_epochs is not None and session.length.around is None:

@@ -12,6 +12,7 @@ from slipstream.diagnose.notes import environment_note, mode_note
 from slipstream.diagnose.selection import (
     alike,
     blocks_of,
+    has_trained,
     num_workers,
     recorded_steps,
     trained_batches,
@@ -39,7 +40,7 @@ def find_bound(step_ms: float, phases: dict[str, float], ceilings: Ceilings, num
         return "other"
     if num_workers > 0 and _cores_bind(step_ms, ceilings):
         return "cores"
-    if wait_ms > busy_ms + other_ms:
+    if wait_ms > max(busy_ms, other_ms):
         return "input"
     # With workers, any wait shows that input is the slower side, however short the wait is.
     slower = (
@@ -84,7 +85,7 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
         device_phases=typical.device_phases,
         bound=find_bound(typical.step_ms, typical.phases, measured, num_workers(session)),
         ceilings=ceilings,
-        is_inference=not any(step.num_backwards or step.num_updates for step in session.steps),
+        is_inference=not has_trained(session),
         evaluation_share=validation.share(typical.mean_ms) if validation else None,
         evaluation_note=validation.note if validation else "",
         seconds_left=seconds_left,
