@@ -156,7 +156,8 @@ def _fields(value: Any) -> Mapping[Any, Any]:
     if type(value) is dict:
         return value
     if isinstance(value, (argparse.Namespace, SimpleNamespace)) or hasattr(type(value), "__dataclass_fields__"):
-        return vars(value)
+        fields: Mapping[Any, Any] = vars(value)
+        return fields
     raise _UnknownError
 
 
