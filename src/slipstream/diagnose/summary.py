@@ -9,6 +9,7 @@ import msgspec
 
 from slipstream.diagnose.ceilings import find_ceilings
 from slipstream.diagnose.notes import environment_note, mode_note
+from slipstream.diagnose.rollout import rollout_note
 from slipstream.diagnose.selection import (
     alike,
     blocks_of,
@@ -172,6 +173,8 @@ def _growth_note(session: Session) -> str:
 
 def _notes(session: Session, typical: TypicalStep) -> list[str]:
     notes: list[str] = []
+    if rollout := rollout_note(session):
+        notes.append(rollout)
     if environment := environment_note(session, typical.step_ms, typical.phases):
         notes.append(environment)
     if mode := mode_note(session):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from slipstream.diagnose.hotspots import hottest_line, watched_stacks
+from slipstream.diagnose.rollout import LEAST_SHARE, rollouts
 from slipstream.diagnose.selection import has_trained, num_workers
 from slipstream.diagnose.source_hints import place
 from slipstream.diagnose.summary import COMPUTE_PHASES
@@ -102,6 +103,9 @@ def verdict(session: Session) -> str:
     sentence = _bound(session.summary, num_workers(session))
     if session.makes_optimizer and not has_trained(session):
         sentence = f"No training step was seen, only calls of the model before the first. {sentence}"
+    acting = rollouts(session)
+    if acting is not None and acting.share >= LEAST_SHARE:
+        sentence += f" {in_percent(acting.share)} of the time are rollouts, in which nothing is trained."
     return sentence if session.findings else f"{sentence} {_without_findings(session, session.summary)}"
 
 
