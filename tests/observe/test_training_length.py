@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from slipstream.observe.training_length import find_length
-from slipstream.records import Length
+from slipstream.observe.training_length import find_length, find_trainer
+from slipstream.records import Length, Trainer
 
 
 def length_of(trainer: Any) -> Length | None:
@@ -57,6 +57,18 @@ def test_subclass_of_a_trainer_is_a_trainer() -> None:
     trainer = type("Fabricated", (base,), {"__module__": "__main__"})()
     trainer.max_steps, trainer.max_epochs = 3000, 7
     assert length_of(trainer) == Length(num_epochs=7, num_steps=3000, source="Trainer(max_steps=…)")
+
+
+def test_what_a_subclass_of_a_trainer_replaces() -> None:
+    methods = {"log": None, "compute_loss": None, "get_train_dataloader": None}
+    base = type("Trainer", (), {"__module__": "transformers.trainer", **methods})
+    own = {"__module__": "__main__", "compute_loss": None, "helper": None}
+    trainer = type("Distiller", (type("Middle", (base,), {**own, "log": None}),), own)()
+    trainer.args = SimpleNamespace(max_steps=-1, num_train_epochs=3.0)
+    names: dict[str, Any] = {"sys": sys, "find": find_trainer}
+    exec(compile("def train(self):\n    return find(sys._getframe())", torch.__file__, "exec"), names)
+    assert names["train"](trainer) == Trainer("transformers", "Distiller", ["compute_loss", "log"])
+    assert names["train"](SimpleNamespace()) is None
 
 
 EPOCHS = """

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from slipstream.observe.source_loops import refine
+from slipstream.observe.source_statements import read_statement
 from slipstream.observe.steps import find_steps
 from slipstream.records import (
     Anatomy,
@@ -39,6 +40,7 @@ from slipstream.records import (
     Told,
     TorchFacts,
     TorchProfile,
+    Trainer,
     WorkerMemory,
 )
 from slipstream.seams.user_code import make_site
@@ -72,6 +74,7 @@ class ObservedProcess:
         self.torch: TorchFacts | None = None
         self.length: Length | None = None
         self.makes_optimizer = False
+        self.trainer: Trainer | None = None
         self.ending: Ending | None = None
 
     def add(self, message: Message) -> None:
@@ -114,6 +117,7 @@ class ObservedProcess:
         self.profile = told.profile or self.profile
         self.torch = told.torch or self.torch
         self.length = told.length or self.length
+        self.trainer = told.trainer or self.trainer
         self.makes_optimizer |= told.makes_optimizer
         self.leaks += told.leaks
         self.rehearsals += told.rehearsals
@@ -138,6 +142,7 @@ def assemble(
     workers = [p for p in processes.values() if p.role == "worker"]
     steps, evaluations = find_steps(trainer.events, trainer.blocks)
     loaders = _listed(trainer.loaders)
+    sites = [*(trainer.sites[ident] for ident in sorted(trainer.sites)), *_hot_lines(trainer)]
     return Session(
         command=command,
         script=script,
@@ -149,7 +154,9 @@ def assemble(
         models=_listed(trainer.models),
         optimizers=_listed(trainer.optimizers),
         makes_optimizer=trainer.makes_optimizer,
-        sites=[*(trainer.sites[ident] for ident in sorted(trainer.sites)), *_hot_lines(trainer)],
+        trainer=trainer.trainer,
+        sites=sites,
+        statements=[one for site in dict.fromkeys(sites) if (one := read_statement(site)) is not None],
         events=sorted(trainer.events, key=lambda event: event.start_ns),
         blocks=trainer.blocks,
         steps=steps,

@@ -17,7 +17,7 @@ from typing import Any
 
 from slipstream.observe.loop_limits import find_limit
 from slipstream.observe.user_loops import MAX_DEPTH, Loop, loops_around
-from slipstream.records import Length, Site
+from slipstream.records import Length, Site, Trainer
 from slipstream.seams.user_code import is_user_code
 
 _EPOCHS = ("epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs", "nepochs", "total_epochs", "nb_epochs")
@@ -33,6 +33,7 @@ _STEPS = (
 )
 _DECIDES = "TrainingArguments("  # takes precedence over the script's other variables
 _TRAINERS = (_DECIDES, "Trainer(")
+_LIBRARIES = {"transformers": "transformers", "lightning": "lightning", "pytorch_lightning": "lightning"}
 
 
 def find_length(frame: FrameType | None = None) -> Length | None:
@@ -67,6 +68,18 @@ def _trainer_of(frame: FrameType | None) -> Any:
         found = owner if owner is not None and list(_trainer(owner)) else found
         frame = frame.f_back
     return found
+
+
+def find_trainer(frame: FrameType | None) -> Trainer | None:
+    """Returns the framework's object that runs the loop, and what the script's subclass of it replaces."""
+    owner = _trainer_of(frame)
+    if owner is None:
+        return None
+    kinds = type(owner).__mro__
+    first = next(at for at, kind in enumerate(kinds) if kind.__module__.split(".")[0] in _LIBRARIES)
+    library = _LIBRARIES[kinds[first].__module__.split(".")[0]]
+    own = {name for kind in kinds[:first] for name in vars(kind) if hasattr(kinds[first], name) and name[:2] != "__"}
+    return Trainer(library, type(owner).__name__, sorted(own))
 
 
 def _is_count(value: Any) -> bool:

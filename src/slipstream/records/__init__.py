@@ -9,7 +9,7 @@ from slipstream.records.fitting import FitAttempt, Fitting, TrialOutcome
 from slipstream.records.footprint import KINDS, Footprint, Growth, LineBytes, ModuleBytes, Moment, Remains
 from slipstream.records.history import IndexEntry, SessionGlance
 from slipstream.records.message import BlockEnded, Ended, Message, Met, ProcessStarted, Progress, Seen, Told
-from slipstream.records.objects import LargeContainer, Loader, Model, Optimizer, TensorFacts
+from slipstream.records.objects import LargeContainer, Loader, Model, Optimizer, TensorFacts, Trainer
 from slipstream.records.race import (
     RANDOM_DRAWS,
     ROUNDOFF,
@@ -41,6 +41,7 @@ from slipstream.records.session import SCHEMA, Ending, Leak, Length, Memory, Ses
 from slipstream.records.site import Site
 from slipstream.records.speedtest import Judgement, Reading, SpeedTest
 from slipstream.records.stack import StackCount, Stage
+from slipstream.records.statement import Statement
 from slipstream.records.step import Block, BlockKind, Evaluation, Fetch, Step
 
 __all__ = [
@@ -127,6 +128,7 @@ __all__ = [
     "SpeedTest",
     "StackCount",
     "Stage",
+    "Statement",
     "Step",
     "Summary",
     "TechniqueNote",
@@ -136,6 +138,7 @@ __all__ = [
     "Told",
     "TorchFacts",
     "TorchProfile",
+    "Trainer",
     "TrialOutcome",
     "TrialRecord",
     "TrialSpec",

@@ -9,7 +9,7 @@ from slipstream.records.anatomy import Anatomy, TorchProfile
 from slipstream.records.environment import TorchFacts
 from slipstream.records.event import Event
 from slipstream.records.footprint import Footprint
-from slipstream.records.objects import Loader, Model, Optimizer
+from slipstream.records.objects import Loader, Model, Optimizer, Trainer
 from slipstream.records.rehearsal import Rehearsal
 from slipstream.records.session import Ending, Leak, Length, Memory
 from slipstream.records.site import Site
@@ -61,6 +61,7 @@ class Told(msgspec.Struct, frozen=True, tag=True):
     libraries: dict[str, str] = {}
     written: list[str] = []
     makes_optimizer: bool = False
+    trainer: Trainer | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
