@@ -22,6 +22,7 @@ from slipstream.records import (
     Evaluation,
     Event,
     Fetch,
+    Flag,
     Footprint,
     Leak,
     Length,
@@ -74,6 +75,7 @@ class ObservedProcess:
         self.torch: TorchFacts | None = None
         self.length: Length | None = None
         self.makes_optimizer = False
+        self.flags: list[Flag] = []
         self.trainer: Trainer | None = None
         self.ending: Ending | None = None
 
@@ -118,6 +120,7 @@ class ObservedProcess:
         self.torch = told.torch or self.torch
         self.length = told.length or self.length
         self.trainer = told.trainer or self.trainer
+        self.flags += told.flags
         self.makes_optimizer |= told.makes_optimizer
         self.leaks += told.leaks
         self.rehearsals += told.rehearsals
@@ -155,6 +158,7 @@ def assemble(
         optimizers=_listed(trainer.optimizers),
         makes_optimizer=trainer.makes_optimizer,
         trainer=trainer.trainer,
+        flags=trainer.flags,
         sites=sites,
         statements=[one for site in dict.fromkeys(sites) if (one := read_statement(site)) is not None],
         events=sorted(trainer.events, key=lambda event: event.start_ns),

@@ -6,6 +6,7 @@ from slipstream.records.environment import Environment, Gpu, GpuReading, IdleGpu
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.fitting import FitAttempt, Fitting, TrialOutcome
+from slipstream.records.flag import Flag
 from slipstream.records.footprint import KINDS, Footprint, Growth, LineBytes, ModuleBytes, Moment, Remains
 from slipstream.records.history import IndexEntry, SessionGlance
 from slipstream.records.message import BlockEnded, Ended, Message, Met, ProcessStarted, Progress, Seen, Told
@@ -78,6 +79,7 @@ __all__ = [
     "Fingerprint",
     "FitAttempt",
     "Fitting",
+    "Flag",
     "Footprint",
     "Gpu",
     "GpuReading",

@@ -8,6 +8,7 @@ import msgspec
 from slipstream.records.anatomy import Anatomy, TorchProfile
 from slipstream.records.environment import TorchFacts
 from slipstream.records.event import Event
+from slipstream.records.flag import Flag
 from slipstream.records.footprint import Footprint
 from slipstream.records.objects import Loader, Model, Optimizer, Trainer
 from slipstream.records.rehearsal import Rehearsal
@@ -62,6 +63,7 @@ class Told(msgspec.Struct, frozen=True, tag=True):
     written: list[str] = []
     makes_optimizer: bool = False
     trainer: Trainer | None = None
+    flags: list[Flag] = []
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):

@@ -12,6 +12,7 @@ from slipstream.records.environment import Environment, IdleGpu, Revision
 from slipstream.records.event import Event
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.fitting import Fitting
+from slipstream.records.flag import Flag
 from slipstream.records.footprint import Footprint
 from slipstream.records.objects import Loader, Model, Optimizer, Trainer
 from slipstream.records.race import Tuning
@@ -115,6 +116,7 @@ class Session(msgspec.Struct, frozen=True):
     optimizers: list[Optimizer] = []
     makes_optimizer: bool = False  # stepped or not: the script trains, though not necessarily while it was observed
     trainer: Trainer | None = None  # None: the script's own loop, or none was found
+    flags: list[Flag] = []  # of the script's own command line
     sites: list[Site] = []
     statements: list[Statement] = []  # on the lines of `sites`, as far as their source could be read
     events: list[Event] = []

@@ -35,6 +35,7 @@ def _rehearsed(session: Session, summary: Summary, threads: int, rehearsal: Rehe
         f"with {rehearsal.setting}, {rehearsed_words(rehearsal)}.",
         predicted_gain=rehearsed_gain(summary, rehearsal, _computing_ms(summary), usual_batches(session)),
         change=f"torch.set_num_threads({rehearsal.setting})",
+        settings={"num_threads": rehearsal.setting},
         site=_site(session),
         techniques=["cpu_threads"],
     )

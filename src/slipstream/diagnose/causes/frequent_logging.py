@@ -38,6 +38,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             predicted_gain=gain_without(step.step_ms, logging_ms, SAVED),
             change=_change(session, hot.site if hot else None),
             site=hot.site if hot else None,
+            settings={"logging_steps": "100"},
             advice=warning_of(session, hot.site if hot else None),
         )
     ]

@@ -34,6 +34,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             predicted_gain=gain_of(now_ms, plain_ms + (1 - SAVED) * rate * one_ms),
             change=_change(session, site, _interval(one_ms, plain_ms, rate), rate),
             site=site,
+            settings={"save_steps": str(_interval(one_ms, plain_ms, rate))},
             advice=warning_of(session, site),
         )
     ]

@@ -46,6 +46,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             predicted_gain=gain_of(1.0, (1 - share) + share / rarer),
             change=_change(session, site, cost, rarer),
             site=site,
+            settings={"eval_steps": f"{rarer * cost.every_steps:.0f}"},
             techniques=["workers"] if _waits(session) else [],
             advice=joined(
                 "Or validate on a fixed part of the data, and on all of it at the end.", warning_of(session, site)

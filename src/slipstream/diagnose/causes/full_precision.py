@@ -44,6 +44,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             if unit == "tf32"
             else f"with torch.autocast({device_of(session).split(':')[0]!r}, dtype=torch.{_dtype(unit)}): ...",
             site=model.site,
+            settings={unit: "True"},
             techniques=["tf32"] if unit == "tf32" else ["mixed_precision", "tf32"],
             advice=joined(
                 "fp16 also needs torch.amp.GradScaler." if unit == "fp16" else "",

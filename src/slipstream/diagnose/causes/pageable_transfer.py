@@ -37,6 +37,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             if loader and is_loaders
             else "x.pin_memory()",
             site=loader.site if loader and is_loaders else site,
+            settings={"pin_memory": "True"} if is_loaders else {},
             techniques=["pinned_memory", "device_prefetch"],
             advice=joined("And copy with .to(device, non_blocking=True).", about_copying(session, device_of(session))),
         )

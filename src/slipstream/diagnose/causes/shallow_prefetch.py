@@ -44,6 +44,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             f"{in_percent(1 - path.busy)} of the time: batches take {in_ms(min(walls))} to {in_ms(max(walls))}.",
             predicted_gain=gain_of(step_ms, then_ms),
             change=with_loader_argument(session, path.loader, "prefetch_factor", str(DEEP)),
+            settings={"prefetch_factor": str(DEEP)},
             site=path.loader.site,
             techniques=["prefetch"],
         )

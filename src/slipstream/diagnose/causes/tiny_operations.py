@@ -61,6 +61,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             change=one if is_of_loss else f"{one}, or model = torch.compile(model)",
             site=_site(session, in_loss if is_of_loss else []),
             techniques=[] if is_of_loss else ["compile"],
+            settings={} if is_of_loss else {"compile": "True"},
         )
     ]
 

@@ -41,6 +41,7 @@ def _too_few(session: Session, summary: Summary, path: InputPath) -> list[Findin
             f"and this machine has {plural(session.environment.num_usable, 'usable core')}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change=with_loader_argument(session, path.loader, "num_workers", str(workers)),
+            settings={"num_workers": str(workers)},
             site=path.loader.site,
             techniques=["workers", "prefetch"],
             advice=worker_advice(session, path.loader, workers),
@@ -68,6 +69,7 @@ def _too_many(session: Session, summary: Summary, path: InputPath) -> list[Findi
             f"on {plural(session.environment.num_usable, 'usable core')}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change=with_loader_argument(session, path.loader, "num_workers", str(workers)),
+            settings={"num_workers": str(workers)},
             site=path.loader.site,
             techniques=["workers"],
         )
