@@ -11,7 +11,7 @@ from slipstream.diagnose import diagnose
 from slipstream.diagnose.rollout import rollouts
 from slipstream.records import Event, Session
 from slipstream.report.text.check import verdict
-from slipstream.testing.made_sessions import FIRST_NS, made_session, made_stack
+from slipstream.testing.made_sessions import FIRST_NS, made_model, made_session, made_stack
 
 
 def learner(
@@ -64,6 +64,15 @@ def test_half_of_the_time(is_training_mode: bool) -> None:
 def test_what_is_no_rollout(session: Session) -> None:
     assert rollouts(session) is None
     assert "rollout" not in verdict(diagnose(session))
+
+
+def test_a_copy_of_the_model_may_act() -> None:
+    session = learner()
+    acting = [e if e.grad or e.kind != "forward" else msgspec.structs.replace(e, ident=7) for e in session.events]
+    session = msgspec.structs.replace(session, events=acting)
+    assert rollouts(session) is None, "another model, such as an encoder that is not trained"
+    models = [made_model(), made_model(ident=7)]
+    assert rollouts(msgspec.structs.replace(session, models=models)) == rollouts(learner())
 
 
 def test_short_rollouts_need_no_sentence() -> None:

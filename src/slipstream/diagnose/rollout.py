@@ -42,7 +42,7 @@ def rollouts(session: Session) -> Rollouts | None:
     if any(event.kind == "input" for event in session.events):
         return None
     events = _observed(session)
-    stretches = _stretches(events, _acting(events))
+    stretches = _stretches(events, _acting(session, events))
     if len(stretches) < 2:
         return None  # a single one may be anything that happens before the training
     first_ns, last_ns, whole = stretches[0].start_ns, stretches[-1].start_ns, stretches[:-1]
@@ -63,20 +63,23 @@ def _observed(session: Session) -> list[Event]:
     return [e for e in session.events if e.kind in kinds and (end_ns is None or e.start_ns < end_ns)]
 
 
-def _acting(events: Sequence[Event]) -> set[int]:
-    """The calls, by identity, in which a model that also learns acts: without gradients, on fewer samples."""
-    learning: dict[int, list[int]] = {}
+def _acting(session: Session, events: Sequence[Event]) -> set[int]:
+    """The calls, by identity, in which a model that also learns acts: without gradients, on fewer samples.
+
+    A copy of the model may act in its place, as the old policy of PPO does.
+    """
+    kinds = {model.ident: (model.class_name, model.num_parameters) for model in session.models}
+    learning: dict[object, list[int]] = {}
     for event in events:
         if event.kind == "forward" and event.grad and event.samples:
-            learning.setdefault(event.ident, []).append(event.samples)
-    usual = {ident: median(samples) for ident, samples in learning.items()}
+            learning.setdefault(kinds.get(event.ident, event.ident), []).append(event.samples)
+    usual = {kind: median(samples) for kind, samples in learning.items()}
     return {
         id(event)
         for event in events
         if event.kind == "forward"
         and not event.grad
-        and event.ident in usual
-        and SMALLER * event.samples <= usual[event.ident]
+        and SMALLER * event.samples <= usual.get(kinds.get(event.ident, event.ident), 0.0)
     }
 
 
