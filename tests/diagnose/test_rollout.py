@@ -75,6 +75,14 @@ def test_a_copy_of_the_model_may_act() -> None:
     assert rollouts(msgspec.structs.replace(session, models=models)) == rollouts(learner())
 
 
+def test_a_single_rollout_may_not_be_the_last() -> None:
+    session = diagnose(learner(cycles=1))
+    (note,) = [note for note in session.diagnosis_notes or [] if "rollouts" in note]
+    assert "in 100 calls and nothing was trained; then 16 updates followed" in note
+    for no_rollout in (learner(cycles=1, acts=9), learner(cycles=1, acts=20, updates=99), learner(cycles=1, acts=0)):
+        assert not any("rollouts" in note for note in diagnose(no_rollout).diagnosis_notes or [])
+
+
 def test_short_rollouts_need_no_sentence() -> None:
     session = diagnose(learner(acts=8))
     seen = rollouts(session)

@@ -21,6 +21,7 @@ LEAST_SHARE = 0.15  # of the time; less does not deserve a sentence
 # The model acts on the states of a few environments and learns from batches of past ones. A validation of a script
 # without a loader takes batches as large as the training's.
 SMALLER = 2.0
+FEWEST_CALLS = 16  # in a single rollout; a summary of the model, or a test of its shapes, calls it a few times
 BESIDE = ("loss", "update", "saving")  # stages of stack samples that belong to the updates
 
 
@@ -39,12 +40,9 @@ class _Stretch(msgspec.Struct):
 
 def rollouts(session: Session) -> Rollouts | None:
     """The rollouts of a script without a loader, from whole cycles of acting and learning; None if there are none."""
-    if any(event.kind == "input" for event in session.events):
-        return None
-    events = _observed(session)
-    stretches = _stretches(events, _acting(session, events))
+    events, stretches = _seen(session)
     if len(stretches) < 2:
-        return None  # a single one may be anything that happens before the training
+        return None
     first_ns, last_ns, whole = stretches[0].start_ns, stretches[-1].start_ns, stretches[:-1]
     updates = [e for e in events if e.kind == "optimizer" and first_ns <= e.start_ns < last_ns]
     acting_ns = sum(one.end_ns - one.start_ns for one in whole)
@@ -54,6 +52,12 @@ def rollouts(session: Session) -> Rollouts | None:
         num_calls=sum(one.num_calls for one in whole) / len(whole),
         updates=len(updates) / len(whole),
     )
+
+
+def _seen(session: Session) -> tuple[list[Event], list[_Stretch]]:
+    events = _observed(session)
+    has_loader = any(event.kind == "input" for event in session.events)
+    return events, [] if has_loader else _stretches(events, _acting(session, events))
 
 
 def _observed(session: Session) -> list[Event]:
@@ -103,9 +107,11 @@ def _stretches(events: Sequence[Event], acting: set[int]) -> list[_Stretch]:
 
 
 def rollout_note(session: Session) -> str:
-    """A sentence if rollouts take a large part of the time, else ""."""
+    """A sentence if rollouts take a large part of the time, or may do so after the observation; else ""."""
     seen = rollouts(session)
-    if seen is None or seen.share < LEAST_SHARE:
+    if seen is None:
+        return _first_note(session)
+    if seen.share < LEAST_SHARE:
         return ""
     stacks = watched_stacks(session, "main", ("other", "evaluation"))
     hot = hottest_line(session, [one for one in stacks if one.stage not in BESIDE and not is_logging(one)])
@@ -114,4 +120,20 @@ def rollout_note(session: Session) -> str:
         f"{in_percent(seen.share)} of the time are rollouts, in which the model acts and nothing is trained: "
         f"{in_seconds(seen.seconds)} with {plural(round(seen.num_calls), 'call')} of the model before every "
         f"{plural(max(1, round(seen.updates)), 'update')}. The usual step does not contain that time.{where}"
+    )
+
+
+def _first_note(session: Session) -> str:
+    """A sentence if the script was stopped after its first rollout: nobody knows when the next one would come."""
+    events, stretches = _seen(session)
+    if len(stretches) != 1 or stretches[0].num_calls < FEWEST_CALLS:
+        return ""
+    acting_ns = stretches[0].end_ns - stretches[0].start_ns
+    if acting_ns < LEAST_SHARE * (events[-1].end_ns - stretches[0].start_ns):
+        return ""
+    updates = sum(event.kind == "optimizer" and event.start_ns >= stretches[0].end_ns for event in events)
+    return (
+        f"In its first {in_seconds(acting_ns / 1e9)} the model acted in {plural(stretches[0].num_calls, 'call')} and "
+        f"nothing was trained; then {plural(updates, 'update')} followed until the end of the observation. If such "
+        "rollouts come again, their time is missing here. Give the script more time with --seconds."
     )
