@@ -6,8 +6,8 @@ from __future__ import annotations
 import ast
 import linecache
 from collections.abc import Iterator
-from functools import lru_cache
 
+from slipstream.observe.user_loops import source_tree
 from slipstream.records import Site, Statement
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -22,7 +22,7 @@ _PLAIN_DECORATORS = {"staticmethod", "classmethod"}
 
 def read_statement(site: Site) -> Statement | None:
     """Returns what the source says about the line; None if the file cannot be read or has no statement there."""
-    tree = _tree(site.file)
+    tree = source_tree(site.file)
     path = _path(tree, site.line) if tree is not None else []
     if tree is None or not path:
         return None
@@ -43,14 +43,6 @@ def read_statement(site: Site) -> Statement | None:
         function=function.name if isinstance(function, _FUNCTIONS) else "",
         only_evaluates=isinstance(function, _FUNCTIONS) and _only_evaluates(function, tree),
     )
-
-
-@lru_cache(maxsize=64)
-def _tree(file: str) -> ast.Module | None:
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def _path(tree: ast.Module, line: int) -> list[ast.stmt]:

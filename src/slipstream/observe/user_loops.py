@@ -34,17 +34,18 @@ def loops_around(
         has_started = has_started or is_start(frame)
         file = frame.f_code.co_filename
         if has_started and is_user_code(file):
-            found = [] if (tree := _tree(file)) is None else _enclosing(tree, frame.f_lineno or 0)
+            found = [] if (tree := source_tree(file)) is None else _enclosing(tree, frame.f_lineno or 0)
             for loop in reversed(found):
                 yield RunningLoop(file, loop, frame)
         frame = frame.f_back
 
 
 @lru_cache(maxsize=64)
-def _tree(file: str) -> ast.Module | None:
+def source_tree(file: str) -> ast.Module | None:
+    """Returns the parsed source, or None. Generated code may be nested too deeply for the parser."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
