@@ -67,6 +67,8 @@ promises: $(READY)
 
 # PEERS: the python of an environment with other loaders (see benchmarks/loaders.py); without it they are left out.
 # PUBLIC: a folder of public training scripts (see benchmarks/numerics_errors.py); without it they are left out.
+# A dash: the page is complete, and the next one follows, even if a threshold is missed. These pages continue with the
+# rows that are missing or of an older search.
 bench: $(READY)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py
@@ -85,12 +87,14 @@ bench: $(READY)
 	$(BIN)/python benchmarks/fit.py
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/record_noise.py
-	$(BIN)/python benchmarks/never_fooled.py
+	-$(BIN)/python benchmarks/never_fooled.py
 	$(BIN)/python benchmarks/depth.py
 	$(BIN)/python benchmarks/starts.py
-	$(BIN)/python benchmarks/kept_promise.py
 	$(BIN)/python benchmarks/patched.py
-	$(BIN)/python benchmarks/near_best.py
+	-$(BIN)/python benchmarks/near_best.py
+	-$(BIN)/python benchmarks/kept_promise.py
+	-$(BIN)/python benchmarks/noisy.py
+	-$(BIN)/python benchmarks/demo_runs.py
 	$(BIN)/python benchmarks/numerics_errors.py $(if $(PUBLIC),--public $(PUBLIC))
 
 # Rewrites the parts of docs/ that come from the code, and builds the site into site/. A warning is an error.

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from page import machine, write_page
 from recipes import parse_recipe, variables
-from slipstream.supervise.process_tree import no_leftovers
+from slipstream.supervise.process_control import no_leftovers
 from slipstream.testing.photographs import make_photographs
 from standings import COPYING, FIRST, LATER, NO_WORKERS, OURS_HANDOVER, PLAIN_HANDOVER, Standings, render
 from turns import Contestant, ContestantSpec, say

@@ -10,10 +10,20 @@ from pathlib import Path
 import psutil
 
 RESULTS = Path(__file__).parent / "results"
+_UNITS = ("avx512f", "avx512_bf16", "amx_bf16")
 BY_HAND = "Written by hand."  # the text from this line on was added by hand, and is kept when a page is written again
 
 
 def processor() -> str:
+    """The name of the processor, and the vector units that decide which recipe is best."""
+    return " ".join([_processor_name(), *(unit for unit in _UNITS if unit in _flags())])
+
+
+def _flags() -> set[str]:
+    return next((set(line.split()) for line in _lines("/proc/cpuinfo") if line.startswith("flags")), set())
+
+
+def _processor_name() -> str:
     names = (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name"))
     return next(names, platform.processor())
 
@@ -37,8 +47,13 @@ def _lines(path: str) -> list[str]:
 
 
 def write_page(name: str, text: str) -> None:
+    """Stores the page and prints it."""
+    store_page(name, text)
+    sys.stdout.write(text + "\n")
+
+
+def store_page(name: str, text: str) -> None:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.md"
     _, mark, remarks = (path.read_text() if path.exists() else "").partition(BY_HAND)
     path.write_text(text + (f"\n{mark}{remarks}" if mark else ""))
-    sys.stdout.write(text + "\n")

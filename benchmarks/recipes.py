@@ -1,4 +1,4 @@
-"""Parses recipes such as "decode_cache,thread_workers=2". An unknown technique is an error."""
+"""Reads and writes recipes such as "decode_cache,thread_workers=2". An unknown technique is an error."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def parse_recipe(text: str) -> Recipe:
             raise ValueError(f"{ident} has no setting {setting!r}; it has {allowed[:8]}")
         choices.append(Choice(ident, setting))
     return Recipe(tuple(choices))
+
+
+def written(recipe: Recipe) -> str:
+    """The text of a recipe that parse_recipe reads."""
+    return ",".join(map(str, recipe.choices))
 
 
 def variables(recipe: Recipe) -> dict[str, str]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slipstream.supervise.process_tree import ProcessTree
+from slipstream.supervise.process_control import ProcessTree
 
 HERE = Path(__file__).parent
 LEAD_IN_S, TIMED_S = 0.2, 0.6  # the minimum; a slow loader takes longer for the minimum number of batches

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from slipstream.diagnose import diagnose
+from slipstream.diagnose.gain import OF_MORE_THAN_THE_STEP, largest_gain
 from slipstream.records import Session
 from slipstream.testing.made_sessions import made_environment, made_session, made_stack
 
@@ -59,6 +60,8 @@ def test_random_trainings(seed):
             assert finding.predicted_gain >= 1.03
             assert finding.title and finding.evidence.endswith(".") and finding.change
             assert any(letter.isdigit() for letter in finding.evidence)
+            if finding.cause not in OF_MORE_THAN_THE_STEP:
+                assert finding.predicted_gain <= largest_gain(finding.cause, summary) * (1 + 1e-9)
             if finding.cause in INPUT_CAUSES:
                 assert finding.predicted_gain <= most_from_input(session) * 1.001
 
@@ -70,3 +73,16 @@ def most_from_input(session: Session) -> float:
     if summary.ceilings.compute_ms is not None:
         rest_ms = min(rest_ms, summary.ceilings.compute_ms)
     return summary.step_ms / max(rest_ms, summary.step_ms * 1e-3)
+
+
+def test_no_gain_exceeds_the_ceiling_beside_it():
+    """The step with free data ran when the machine was slower: its ceiling is above the step without its wait."""
+    stacks = [made_stack("decode", 15, 200, leaf="PIL/Image.py:load")]
+    device = made_environment(8.0, 8, "cuda:0")
+    session = diagnose(made_session(input_ms=40.0, starved=0.3, stacks=stacks, environment=device))
+    summary = session.summary
+    assert summary.ceilings.compute_ms > summary.step_ms - summary.phases["input"]
+    found = [finding for finding in session.findings if finding.cause in INPUT_CAUSES]
+    assert found
+    for finding in found:
+        assert finding.predicted_gain <= summary.step_ms / summary.ceilings.compute_ms * (1 + 1e-9)

@@ -85,7 +85,7 @@ def test_fast_path_emits_the_same_events_as_the_slow_path() -> None:
         runs.append(run)
     short, long = runs
     assert told(short) == told(long)
-    assert short.recorder.pace.num_steps == long.recorder.pace.num_steps >= 2 * NUM
+    assert short.recorder.steps.num_steps == long.recorder.steps.num_steps >= 2 * NUM
     ends = [event.end_ns for event in events_of(short)]
     assert ends == sorted(ends) and all(event.start_ns < event.end_ns for event in events_of(short))
 
@@ -121,9 +121,9 @@ def test_exception_of_the_script_restores_the_phase() -> None:
             with pytest.raises((TypeError, AttributeError)):
                 optimizer.step()
             optimizer.param_groups[0]["params"] = kept
-        before = len(recorder._fresh), recorder.pace.num_steps
+        before = len(recorder._fresh), recorder.steps.num_steps
         train(net, optimizer, loader, 1)
-        assert recorder.phase == "other" and before[1] < recorder.pace.num_steps
+        assert recorder.phase == "other" and before[1] < recorder.steps.num_steps
 
 
 def test_a_second_optimizer_inside_a_closure_is_not_taken_for_the_first() -> None:

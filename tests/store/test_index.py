@@ -56,7 +56,7 @@ _HARMS = {
     "no table": "DROP TABLE sessions",
     "wrong type": "UPDATE sessions SET num_steps = 'many'",
     "trigger": "CREATE TRIGGER t BEFORE DELETE ON sessions BEGIN SELECT RAISE(IGNORE); END;"
-    " INSERT INTO sessions SELECT 'gone', 1, 1, 1, '', '', '', '', 0, 0, 1.0, 1.0, '', '', 1.0, 1.0, 1.0, 1, 1",
+    " INSERT INTO sessions SELECT 'gone', 1, 1, 1, '', '', '', '', 0, 0, 1.0, 1.0, '', '', 1.0, 1.0, 1.0, 1, 1, 1",
     "view": "DROP TABLE sessions; CREATE VIEW sessions AS SELECT 1 AS name",
 }
 

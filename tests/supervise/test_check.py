@@ -17,6 +17,8 @@ import msgspec
 import psutil
 import pytest
 
+from slipstream.diagnose.foreign_load import foreign_cores
+from slipstream.machine.foreign_load import ForeignLoad
 from slipstream.sandbox import overlay
 from slipstream.supervise.check import CheckOptions, supervise
 from slipstream.supervise.exit_status import exit_code, remark
@@ -72,6 +74,11 @@ def test_a_checkpoint_is_read_back_and_gone_afterwards(here: Path) -> None:
     assert (session.ending.reason, session.ending.exit_code) == ("stopped", 0)
     assert session.steps and not (here / "model.pt").exists()
     assert session.written == ["model.pt"]
+    if ForeignLoad().num_usable and Path("/proc/stat").exists():
+        samples = session.foreign_load
+        steps = [foreign_cores(session, step.start_ns, step.end_ns) for step in session.steps[:-1]]
+        assert samples and None not in steps[:1], "the samples and the steps have the same clock"
+        assert [sample.start_ns for sample in samples] == sorted(sample.start_ns for sample in samples)
 
 
 def test_without_overlay_known_writers_are_redirected_and_others_listed(here: Path) -> None:

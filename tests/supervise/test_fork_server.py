@@ -142,15 +142,22 @@ def test_a_script_that_fails_after_torch_is_imported_starts_in_a_new_process(her
         assert "did not reach a step (AssertionError: torch came first)" in backend.notes[0]
 
 
-def test_after_a_renewal_trials_are_forked_from_another_process(here: Path) -> None:
+def test_a_cold_trial_starts_in_a_new_process_beside_forked_ones(here: Path) -> None:
     with ProcessBackend(["train.py"], may_fork=True) as backend:
-        assert was_imported(run(backend, 0))
-        (first,) = backend._fork_servers._known.values()
-        backend.renew()
-        assert was_imported(run(backend, 1))
-        (second,) = backend._fork_servers._known.values()
-        assert first is not None and second is not None and first._process.pid != second._process.pid
-        assert backend.run_block(0, 1, 2, 1).num_steps == 2, "earlier trials continue"
+        forked = run(backend, 0)
+        cold = TrialSpec(2, "base", is_cold=True)
+        backend.expect(cold)
+        assert list(backend._ahead) == [2], "it starts now"
+        assert backend.enter(TrialSpec(1, "candidate", Recipe((Choice("nothing"),)), is_cold=True)) is None
+        assert backend.enter(cold) is None and not backend._ahead
+        assert [backend.run_block(trial, 0, 6, 1).num_steps for trial in (1, 2)] == [6, 6]
+        records = [backend.leave(trial) for trial in (1, 2)]
+        assert was_imported(forked) and not any(map(was_imported, records))
+        assert training(forked) == training(records[0]) == training(records[1])
+        backend.leave(0)
+        backend.expect(TrialSpec(3, "base", is_cold=True))
+        assert list(backend._ahead) == [3], "the first base need not be there any more"
+        assert was_imported(run(backend, 4)) and not backend.notes
 
 
 def test_trials_start_in_new_processes_if_the_server_cannot_start(here: Path, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from slipstream.seams.stop import StopTrial
 from slipstream.techniques._core.apply_recipe import apply_recipe
 from slipstream.trial.baton import Baton, num_compiled
 from slipstream.trial.epoch_starts import EpochStarts
+from slipstream.trial.hooked_step_counter import HookedStepCounter
 from slipstream.trial.timed_trial import TimedTrial
 from slipstream.wire.protocol import (
     Finished,
@@ -47,9 +48,9 @@ WARM_UP = 3
 class FakeBackend:
     """The backend. It sends the given answers when the trial is paused, and stores the messages that it receives."""
 
-    def __init__(self, path: Path, answers: list[WireMessage]) -> None:
+    def __init__(self, path: Path, answers: list[WireMessage], warm_after: int = WARM_UP + 1) -> None:
         self.received: list[WireMessage] = []
-        self._answers = answers
+        self._answers, self._warm_after = answers, warm_after
         self._listener = listen(path)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -59,7 +60,8 @@ class FakeBackend:
         while (message := wire.receive(20.0)) is not None:
             self.received.append(message)
             if isinstance(message, Joined | Ticked):
-                wire.send(Welcome())
+                num_ticked = sum(isinstance(one, Ticked) for one in self.received)
+                wire.send(Welcome(num_ticked >= self._warm_after))
             elif isinstance(message, Standing | Report) and self._answers:
                 wire.send(self._answers.pop(0))
 
@@ -91,6 +93,10 @@ def make_baton(path: Path, report: Callable[[int], Report] = lambda num_ticks: R
     return Baton(str(path), WARM_UP, MadeTrial(report), EpochStarts())
 
 
+def count_updates(baton: Baton, patches: Patches) -> None:
+    HookedStepCounter(("optimizer",), "first", baton.tick).install(patches)
+
+
 def train(num_steps: int, on_step: Callable[[int], None] = lambda step: None) -> None:
     model, critic = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     first, second = (torch.optim.SGD(m.parameters(), 0.1) for m in (model, critic))
@@ -104,7 +110,7 @@ def train(num_steps: int, on_step: Callable[[int], None] = lambda step: None) ->
 def test_blocks_have_the_requested_length_and_then_the_script_stops(tmp_path: Path, patches: Patches) -> None:
     backend = FakeBackend(tmp_path / "baton", [Tell(), Go(4, 2), Go(1, 0), Stop()])
     baton = make_baton(tmp_path / "baton", lambda num_ticks: Report([(num_ticks, 0.0)]))
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     steps: list[int] = []
     with pytest.raises(StopTrial):
         train(100, steps.append)
@@ -124,12 +130,47 @@ def test_blocks_have_the_requested_length_and_then_the_script_stops(tmp_path: Pa
     assert all(m.seconds > 0 for m in received if isinstance(m, Standing) and m.num_steps)
 
 
+@pytest.mark.parametrize(
+    ("go", "block"),
+    [
+        (Go(4, 2, 0.0), (4, 1)),  # the limit passes in the lead-in: one step is timed
+        (Go(4, 0, 0.0), (3, 1)),
+        (Go(4, 2, 1000.0), (5, 4)),
+    ],
+)
+def test_a_block_ends_with_the_step_that_reaches_its_limit(
+    tmp_path: Path, patches: Patches, go: Go, block: tuple[int, int]
+) -> None:
+    backend = FakeBackend(tmp_path / "baton", [go, Go(3, 1), Stop()])
+    baton = make_baton(tmp_path / "baton")
+    count_updates(baton, patches)
+    with pytest.raises(StopTrial):
+        train(100)
+    patches.close()
+    baton._wire.close()  # type: ignore[union-attr]
+    blocks = [(m.first_step, m.num_steps) for m in backend.close() if isinstance(m, Standing)]
+    assert blocks == [(3, 0), block, (sum(block) + 1, 3)], "the limit of a block ends with it"
+
+
+def test_the_backend_may_end_the_warm_up_early(tmp_path: Path, patches: Patches) -> None:
+    backend = FakeBackend(tmp_path / "baton", [Go(2, 1), Stop()], warm_after=2)
+    baton = make_baton(tmp_path / "baton")
+    count_updates(baton, patches)
+    with pytest.raises(StopTrial):
+        train(100)
+    patches.close()
+    baton._wire.close()  # type: ignore[union-attr]
+    received = backend.close()
+    assert [type(message) for message in received[:4]] == [Joined, Ticked, Ticked, Standing]
+    assert received[3] == Standing(2)
+
+
 def test_when_the_first_optimizer_has_finished_the_steps_of_the_next_one_count(
     tmp_path: Path, patches: Patches
 ) -> None:
     """One model is trained after another, and the first model stays alive."""
     baton = make_baton(tmp_path / "no_socket")
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     first, second = (torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), 0.1) for _ in range(2))
     counts = []
     for optimizer, num_steps in ((first, 5), (second, 199), (first, 1), (second, 200), (second, 10), (first, 3)):
@@ -142,7 +183,7 @@ def test_when_the_first_optimizer_has_finished_the_steps_of_the_next_one_count(
 def test_data_threads_are_held_exactly_while_the_script_is_paused(tmp_path: Path, patches: Patches) -> None:
     backend = FakeBackend(tmp_path / "baton", [Tell(), Go(50, 1)])
     baton = make_baton(tmp_path / "baton", lambda num_ticks: Report([(0, float(data_threads.is_held()))]))
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     held: list[bool] = []
     train(6, lambda step: held.append(data_threads.is_held()))
     patches.close()
@@ -153,7 +194,7 @@ def test_data_threads_are_held_exactly_while_the_script_is_paused(tmp_path: Path
 def test_the_end_of_the_script_is_reported(tmp_path: Path, patches: Patches) -> None:
     backend = FakeBackend(tmp_path / "baton", [Go(50, 1)])
     baton = make_baton(tmp_path / "baton")
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     train(6)
     ending = Ending("raised", 1, 0.0, "ValueError: mine")
     baton.finish(ending)
@@ -178,7 +219,7 @@ def test_an_exception_before_the_first_tick_is_reported_on_request(tmp_path: Pat
 
 def test_the_second_process_of_a_trial_runs_without_the_baton(tmp_path: Path, patches: Patches) -> None:
     baton = make_baton(tmp_path / "no_socket")
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     train(5)
     assert baton.num_ticks == 5 and not baton.is_held
 
@@ -187,7 +228,7 @@ def test_a_fault_of_slipstream_at_a_tick_does_not_reach_the_script(
     tmp_path: Path, patches: Patches, capsys: pytest.CaptureFixture[str]
 ) -> None:
     baton = make_baton(tmp_path / "no_socket")
-    baton.count_updates(patches)
+    count_updates(baton, patches)
 
     def fail() -> None:
         raise RuntimeError("ours")
@@ -201,12 +242,7 @@ def test_a_fault_of_slipstream_at_a_tick_does_not_reach_the_script(
 def test_other_ticks(tmp_path: Path, patches: Patches, tick: str) -> None:
     baton = make_baton(tmp_path / "no_socket")
     context = apply_recipe(Recipe(), patches, lambda seam, fault: None)
-    if tick == "backward":
-        baton.count_backwards(patches)
-    elif tick == "forward":
-        baton.count_calls(context)
-    else:
-        baton.count_batches(patches)
+    HookedStepCounter((tick,), "first", baton.tick).install(patches, context)
     data = torch.utils.data.TensorDataset(torch.ones(8, 2))
     model, probe = torch.nn.Sequential(torch.nn.Linear(2, 1)), torch.nn.Linear(2, 1)
     for (batch,) in torch.utils.data.DataLoader(data, batch_size=2):
@@ -219,7 +255,7 @@ def test_other_ticks(tmp_path: Path, patches: Patches, tick: str) -> None:
 def test_a_forked_child_does_not_use_its_parents_baton(tmp_path: Path, patches: Patches) -> None:
     backend = FakeBackend(tmp_path / "baton", [])
     baton = make_baton(tmp_path / "baton")
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     train(1)
     assert baton.is_held
     wire = baton._wire
@@ -259,7 +295,7 @@ def test_workers_are_stopped_before_the_backend_knows_and_continue_with_the_scri
 
     backend = FakeBackend(tmp_path / "baton", [Tell(), Go(2, 1), Tell(), Stop()])
     baton = make_baton(tmp_path / "baton", report)
-    baton.count_updates(patches)
+    count_updates(baton, patches)
     try:
         with pytest.raises(StopTrial):
             train(100, lambda step: seen.append(state()) if step == WARM_UP else None)

@@ -6,43 +6,45 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from slipstream.records import (
     Ending,
     TechniqueNote,
 )
 from slipstream.seams.patching import Patches
+from slipstream.trial.hooked_step_counter import HookedStepCounter
 from slipstream.trial.lifecycle import ScriptRun, TrialSettings
 from slipstream.trial.run_mode import last_words
-from slipstream.trial.step_count import StepCount
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     clock = SimpleNamespace(now_ns=0)
-    monkeypatch.setattr("slipstream.trial.step_count.time", SimpleNamespace(perf_counter_ns=lambda: clock.now_ns))
+    monkeypatch.setattr(
+        "slipstream.trial.hooked_step_counter.time", SimpleNamespace(perf_counter_ns=lambda: clock.now_ns)
+    )
     return clock
 
 
-def updates(clock: Any, gaps_ms: list[float], num_optimizers: int = 1) -> StepCount:
-    step_count = StepCount()
-    step_count._early = None
-    optimizers = [object() for _ in range(num_optimizers)]
+def updates(clock: Any, gaps_ms: list[float], num_optimizers: int = 1) -> HookedStepCounter:
+    step_counter = HookedStepCounter()
+    optimizers = [torch.nn.Module() for _ in range(num_optimizers)]
     for index, gap_ms in enumerate(gaps_ms):
         clock.now_ns += int(gap_ms * 1e6)
-        step_count._after_update(optimizers[index % num_optimizers], None, None)
-    return step_count
+        step_counter._after_update(optimizers[index % num_optimizers], None, None)
+    return step_counter
 
 
 def lines(
-    step_count: StepCount | None,
+    step_counter: HookedStepCounter | None,
     base_step_ms: float | None,
     declined: tuple[TechniqueNote, ...] = (),
     changes: tuple[TechniqueNote, ...] = (),
     told: tuple[Any, ...] = (),
 ) -> list[str]:
     run = ScriptRun(TrialSettings(mode="run"))
-    run.step_count = step_count
+    run.step_counter = step_counter
     run.context = SimpleNamespace(decline_notes=list(declined), change_notes=list(changes), last_words=list(told))  # type: ignore[assignment]
     return list(last_words(run, base_step_ms))
 
@@ -67,14 +69,14 @@ def test_too_few_steps_have_no_step_time(clock: Any, num_updates: int) -> None:
 
 
 def test_time_saved(clock: Any) -> None:
-    step_count = updates(clock, [20.0] * 3001)
-    [line] = lines(step_count, 50.0)
+    step_counter = updates(clock, [20.0] * 3001)
+    [line] = lines(step_counter, 50.0)
     assert line.startswith("slipstream: 3,001 steps in ")
     without = "that tune measured without the recipe"
     assert line.endswith(f"; 20.0 ms a step, in place of the 50.0 ms {without}: about 1.5 min saved")
-    [line] = lines(step_count, 15.0)
+    [line] = lines(step_counter, 15.0)
     assert line.endswith(f"; 20.0 ms a step, no faster than the 15.0 ms {without}")
-    [line] = lines(step_count, None)
+    [line] = lines(step_counter, None)
     assert "saved" not in line and "tune" not in line
 
 

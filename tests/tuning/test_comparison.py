@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+from slipstream.tuning.comparison import CLEAR, FEW, MIN_ROUNDS, UNPROMISING_ROUNDS, Comparison
 
 from slipstream.records import (
     BlockTiming,
@@ -14,7 +15,6 @@ from slipstream.records import (
     TrialRecord,
     TrialSpec,
 )
-from slipstream.tuning.comparison import CLEAR, FEW, MIN_ROUNDS, UNPROMISING_ROUNDS, Comparison
 from slipstream.tuning.trials import RecipeTrials
 
 BASE = RecipeTrials("base", Recipe())

@@ -3,10 +3,10 @@ from __future__ import annotations
 import random
 
 import pytest
-
-from slipstream.records import BlockTiming, Choice, Recipe
 from slipstream.tuning.comparison import Comparison
 from slipstream.tuning.control import NoiseControl
+
+from slipstream.records import BlockTiming, Choice, Recipe
 from slipstream.tuning.trials import RecipeTrials
 
 BASE, CONTROL = RecipeTrials("base", Recipe()), RecipeTrials("twin", Recipe((Choice("nothing"),)))

@@ -5,12 +5,12 @@ import random
 import statistics
 
 import pytest
+from slipstream.tuning.pace_model import NUM_SHARED, PaceModel, middle
 
 from slipstream.records import (
     BlockTiming,
     Failure,
 )
-from slipstream.tuning.pace_model import NUM_SHARED, PaceModel, middle
 
 BASE, A, B = 1, 2, 3
 

@@ -5,15 +5,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from slipstream.tuning.comparison import LEADING_ROUNDS, Comparison
+from slipstream.tuning.pace_model import PaceModel
+from slipstream.tuning.scheduler import RaceScheduler
 
 from slipstream.records import Choice, Recipe, TrialSpec
 from slipstream.testing.noise_model import Noise, NoiseModel
 from slipstream.testing.simulated_backend import SimulatedBackend, choice_factors
 from slipstream.tuning.block_length import BlockPlan
 from slipstream.tuning.budget import Budget
-from slipstream.tuning.comparison import LEADING_ROUNDS, Comparison
-from slipstream.tuning.pace_model import PaceModel
-from slipstream.tuning.scheduler import RaceScheduler
 from slipstream.tuning.trials import RaceError, RecipeTrials, TrialPool
 
 

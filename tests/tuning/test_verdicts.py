@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from slipstream.tuning.comparison import Comparison
 
 from slipstream.records import BlockTiming, Choice, Recipe
-from slipstream.tuning.comparison import Comparison
 from slipstream.tuning.trials import RecipeTrials
 from slipstream.tuning.verdicts import _lost
 

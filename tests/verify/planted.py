@@ -49,6 +49,19 @@ class Transformer(nn.Module):
         return self.head(self.layers(self.embed(patches)).mean(1))
 
 
+class DeadUnits(nn.Module):
+    """Half of its units are dead in every batch, so that half of the gradients are zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm, self.head = nn.Linear(768, 64), nn.LayerNorm(64), nn.Linear(64, 10)
+        with torch.no_grad():
+            self.norm.bias[::2] = -6
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(functional.relu(self.norm(self.inner(x.flatten(1)))))
+
+
 class Perceptron(nn.Module):
     """Small enough to compile in seconds."""
 
@@ -64,10 +77,12 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "convnet": Convnet,
     "transformer": Transformer,
     "perceptron": Perceptron,
+    "dead_units": DeadUnits,
 }
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda parameters, **how: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, **how),
     "adam": lambda parameters, **how: torch.optim.AdamW(parameters, lr=2e-3, **how),
+    "sgd_with_decay": lambda parameters, **how: torch.optim.SGD(parameters, lr=0.05, weight_decay=0.01, **how),
 }
 
 
@@ -76,6 +91,8 @@ class Change:
     """The effect of a planted technique. The empty one is the base."""
 
     gradient_scale: float = 1.0
+    lr_scale: float = 1.0
+    has_weight_decay: bool = True
     skipped_batch: int | None = None
     label_shift: int = 0
     is_norm_updated_twice: bool = False
@@ -142,6 +159,9 @@ def _run(
     if change.is_channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = OPTIMIZERS[optimizer_name](model.parameters(), **fused)
+    for group in optimizer.param_groups:
+        group["lr"] *= change.lr_scale
+        group["weight_decay"] *= change.has_weight_decay
     call = torch.compile(model) if change.is_compiled else model
     batches = _batches(num_steps + 1, seed)
     if change.skipped_batch is not None:

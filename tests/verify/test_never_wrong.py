@@ -46,6 +46,7 @@ def _judge(
     [
         pytest.param(Change(gradient_scale=0.9), id="gradients_scaled"),
         pytest.param(Change(gradient_scale=1.03), id="gradients_scaled_a_little"),
+        pytest.param(Change(lr_scale=0.9), id="lr_scaled"),
         pytest.param(Change(skipped_batch=0), id="first_batch_skipped"),
         pytest.param(Change(skipped_batch=6), id="later_batch_skipped"),
         pytest.param(Change(label_shift=1), id="labels_shifted"),
@@ -56,6 +57,13 @@ def test_faults_are_rejected_whatever_is_claimed(model: str, optimizer: str, cha
     for claimed in CLAIMS:
         verdict = _judge(claimed, model, optimizer, change)
         assert verdict.is_sound is False, (claimed, verdict)
+
+
+@pytest.mark.parametrize("claimed", CLAIMS)
+@pytest.mark.parametrize("model", ["convnet", "transformer"])
+def test_lost_weight_decay_is_rejected(model: str, claimed: NumericsClass) -> None:
+    verdict = _judge(claimed, model, "sgd_with_decay", Change(has_weight_decay=False))
+    assert verdict.is_sound is False
 
 
 @pytest.mark.parametrize("claimed", CLAIMS)
@@ -72,7 +80,7 @@ def test_tiny_gradients_that_fp16_loses_are_rejected(optimizer: str) -> None:
     assert _judge("approximate", "convnet", optimizer, lost, TINY, "fp16").is_sound is False
 
 
-@pytest.mark.parametrize(("model", "optimizer"), EVERYWHERE)
+@pytest.mark.parametrize(("model", "optimizer"), [*EVERYWHERE, ("dead_units", "adam")])
 def test_lower_precision_is_accepted_as_approximate_alone(model: str, optimizer: str) -> None:
     for precision, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
         verdict = _judge("approximate", model, optimizer, Change(precision=dtype), precision=precision)
@@ -109,15 +117,18 @@ def test_a_script_in_lower_precision_is_compared_by_its_own_rounding(optimizer: 
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
-def test_compile_with_eagers_dropout_is_accepted() -> None:
+def test_compiled_code_is_accepted() -> None:
     import torch._inductor.config
 
     torch.compiler.reset()
     with torch._inductor.config.patch(fallback_random=True):
         verdict = _judge("reordered", "perceptron", "adam", Change(is_compiled=True))
+        both = Change(is_compiled=True, precision=torch.bfloat16)
+        verdict_of_both = _judge("approximate", "dead_units", "adam", both)
     torch.compiler.reset()
     assert verdict.is_sound, verdict
     assert verdict.basis == "tensors", "nothing was compiled"
+    assert verdict_of_both.is_sound, verdict_of_both
 
 
 def test_the_same_again_is_bit_equal() -> None:

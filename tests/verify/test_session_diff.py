@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import random
+from io import StringIO
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Choice, Recipe, Session, Step, Tuning
-from slipstream.testing.made_sessions import made_environment, made_footprint, made_loader, made_session
+from slipstream.records import Choice, Recipe, Session, SessionComparison, Step, Tuning
+from slipstream.report.terminal.comparison import render_comparison, sentence
+from slipstream.testing.made_sessions import (
+    made_environment,
+    made_footprint,
+    made_loader,
+    made_session,
+    with_load,
+    with_steps_of,
+)
 from slipstream.verify.session_diff import changes, compare
 
 replace = msgspec.structs.replace
@@ -86,7 +96,8 @@ def test_reasons_for_doubt_are_notes() -> None:
     before = diagnose(made_session())
     elsewhere = diagnose(made_session(environment=replace(made_environment(), cpu="another", load=9.0)))
     found = compare(before, elsewhere, ("old", "new"))
-    assert not found.is_same_machine and any("busy when new began" in note for note in found.notes)
+    assert not found.is_same_machine and found.outcome == "unsure"
+    assert "the machine was busy when new began (a load of 9.0 on 2 cores)" in sentence(found)
     assert before.summary is not None
     ceilings = replace(before.summary.ceilings, compute_ms=30.0, compute_cpu_ms=12.0)
     starved = replace(before, summary=replace(before.summary, ceilings=ceilings))
@@ -94,10 +105,59 @@ def test_reasons_for_doubt_are_notes() -> None:
     assert [(busy.session, busy.when) for busy in compare(before, starved).busy] == [("after", "during")]
     worded = replace(before, notes=["The machine was busy: this is only a sentence."])
     assert not compare(before, worded).busy, "no sentence is read"
-    assert any("busy during after" in note for note in compare(before, starved).notes)
-    short = diagnose(made_session(num_steps=3))
-    assert any("too few" in note for note in compare(before, short).notes)
+    assert "the machine was busy during after" in sentence(compare(before, starved))
     larger = replace(before, steps=[replace(step, samples=64) for step in before.steps])
     assert any("64 after" in note for note in compare(before, diagnose(larger)).notes)
     empty = compare(before, replace(before, summary=None))
     assert empty.outcome == "unknown" and empty.ratio is None and "No step" in empty.notes[0]
+
+
+def test_nothing_is_concluded_from_fewer_than_eight_steps() -> None:
+    """Two checks of an unchanged script under load gave "3.58x as fast, beyond the noise of both (2.38 to 6.69)"."""
+    before = with_steps(5445.0, 386.0, 363.0)
+    found = compare(before, with_steps(*[80.0] * 20))
+    assert found.outcome == "unsure" and [(one.session, one.num_groups) for one in found.few] == [("before", 3)]
+    shown = in_terminal(found)
+    assert "It is not known whether the step changed: before has only 3 undisturbed steps" in shown
+    assert "beyond the noise" not in shown and "interval covers only" in shown and " to " not in shown.split("notes")[0]
+    assert compare(with_steps(*[386.0] * 8), with_steps(*[80.0] * 8)).outcome == "faster"
+    assert compare(with_steps(*[386.0] * 7), with_steps(*[80.0] * 8)).outcome == "unsure"
+
+
+def test_a_step_that_waits_for_all_workers_counts_once_in_a_group() -> None:
+    found = compare(diagnose(made_session(num_steps=40)), diagnose(made_session(num_steps=40, num_workers=6)))
+    assert found.outcome == "unsure" and "6 groups of 6 undisturbed steps" in sentence(found)
+
+
+def test_steps_beside_other_programs_do_not_count() -> None:
+    quiet = diagnose(with_load(made_session(num_steps=40), []))
+    busy = diagnose(with_load(made_session(num_steps=40), [1.2] * 20))
+    found = compare(busy, quiet)
+    assert found.outcome == "same" and found.ratio == pytest.approx(1.0) and not found.busy and not found.few
+    assert found.notes == ["before: Other programs used 1.2 cores during 20 of 40 steps: they are left out."]
+    busier = compare(diagnose(with_load(made_session(num_steps=40), [1.2] * 33)), quiet)
+    assert busier.outcome == "unsure" and [one.num_groups for one in busier.few] == [7]
+    busiest = compare(diagnose(with_load(made_session(num_steps=40), [1.2] * 40)), quiet)
+    assert busiest.outcome == "unsure" and "during all steps of before" in sentence(busiest)
+
+
+def test_a_difference_that_the_load_can_explain_is_none() -> None:
+    """A tenth of two cores disturbs no step, but it can make one a twentieth longer."""
+    quiet = diagnose(with_load(made_session(num_steps=40), []))
+    found = compare(quiet, diagnose(with_load(made_session(num_steps=40), [0.2] * 40)))
+    assert found.outcome == "unsure" and [(one.session, one.when) for one in found.busy] == [("after", "more")]
+    assert "other programs used 0.20 of 2 cores more during after, which may be the difference" in sentence(found)
+    slower = diagnose(with_load(made_session(num_steps=40, forward_ms=20.0), [0.2] * 40))
+    assert compare(quiet, slower).outcome == "slower", "the load is not enough for that"
+    faster = diagnose(with_load(made_session(num_steps=40, forward_ms=5.0), [0.2] * 40))
+    assert compare(quiet, faster).outcome == "faster", "load makes nothing faster"
+
+
+def with_steps(*times_ms: float) -> Session:
+    return diagnose(with_steps_of(made_session(), times_ms))
+
+
+def in_terminal(found: SessionComparison) -> str:
+    text = StringIO()
+    render_comparison(found, Console(file=text, width=100, no_color=True))
+    return " ".join(text.getvalue().split())

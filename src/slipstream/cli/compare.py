@@ -23,8 +23,10 @@ def command(before: str, after: str, as_json: bool) -> None:
     slipstream compare 20260102T030405-train latest    by name, as slipstream history lists them
     slipstream compare old.msgpack new.msgpack         two files
 
-    Two sessions were measured at different times, so they can differ because the machine was busier. slipstream tune
-    avoids this: it measures both versions in turns.
+    Two sessions were measured at different times, so they can differ because the machine was busier. Steps during
+    which other programs used the cores are left out. If that leaves fewer than eight, or if other load can explain the
+    difference, the report says so and draws no conclusion. slipstream tune avoids this: it measures both versions in
+    turns.
     """
     from rich.console import Console
 

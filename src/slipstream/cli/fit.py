@@ -43,7 +43,7 @@ def fit_until_interrupted(request: Request) -> int:
 
 def _fit(request: Request) -> int:
     from slipstream.cli.tune import show_failed_check
-    from slipstream.fit.options import FitError, FitOptions
+    from slipstream.fit.options import FIT_BUDGET_S, FitError, FitOptions
     from slipstream.report.terminal.live_check import LiveCheck
     from slipstream.report.terminal.live_tune import LiveTune
     from slipstream.supervise.trial_process import RefusalError
@@ -53,7 +53,7 @@ def _fit(request: Request) -> int:
     order = FitOptions(
         limit_bytes=request.limit_bytes,
         finds_batch=request.finds_batch,
-        budget_s=request.budget_s,
+        budget_s=request.budget_s or FIT_BUDGET_S,
         only=request.only,
         without=request.without,
         allow=request.allow,

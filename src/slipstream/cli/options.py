@@ -35,7 +35,8 @@ def gate_options(function: Callable[..., Any]) -> Callable[..., Any]:
         type=click.FloatRange(min=0.0, min_open=True),
         default=None,
         metavar="R",
-        help=f"Exit with {EXIT_SLOWER} if the speed is less than R times that of the baseline. Default: {LEAST:g}.",
+        help=f"Exit with {EXIT_SLOWER} if the speed is less than R times that of the baseline, beyond the noise."
+        f" Default: {LEAST:g}.",
     )(function)
     return click.option(
         "--baseline",
@@ -68,7 +69,8 @@ def judge(gate: SpeedGate, session: Session, *, is_aside: bool = False) -> int:
     """Compare the session with the baseline, print one line, and return the exit code.
 
     The line goes to standard error if `is_aside`. The check fails only if the slowdown is more than noise, because a
-    build that fails at random is soon ignored.
+    build that fails at random is soon ignored. So it does not fail if the comparison is unsure: too few undisturbed
+    steps, or other programs used the cores. Without any step it fails, because then it can never notice anything.
     """
     from slipstream.report.terminal.comparison import gate_line
     from slipstream.verify.session_diff import compare

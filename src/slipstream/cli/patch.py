@@ -14,6 +14,7 @@ import click
 
 from slipstream.cli.group import Action, Refused, require_training
 from slipstream.report.text.numerics import describe_numerics
+from slipstream.report.text.verdicts import reason_of
 from slipstream.supervise.signals import EndedBySignal
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def _proof(verdict: Verdict, session: Session) -> str:
     """The result of the race in one line. It stands above the diff."""
     from slipstream.numbers import as_ratio, times
 
-    speed = times(verdict.speed) if verdict.speed is not None else verdict.reason
+    speed = times(verdict.speed) if verdict.speed is not None else reason_of(verdict)
     numerics = f"; {describe_numerics(verdict.numerics)}" if verdict.numerics is not None else ""
     total = session.tuning.total if session.tuning is not None else None
     recipe = f"; the recipe had {as_ratio(total.ratio)}" if total is not None else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from slipstream.report.terminal.live_tune import LiveTune
 
 
-def _read_duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
+def _read_duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
     try:
         return seconds_of(value)
     except ValueError as error:
@@ -54,7 +57,7 @@ class Request(OutputFormats, frozen=True):
     """The options of the command."""
 
     script: list[str]
-    budget_s: float = 300.0
+    budget_s: float | None = None  # None: follows from the script
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     allow: NumericsClass = "approximate"
@@ -62,6 +65,8 @@ class Request(OutputFormats, frozen=True):
     recipe_path: Path = Path("slipstream.toml")
     use_overlay: bool = True
     finds_batch: bool = False
+    is_resumed: bool = False
+    is_patchable: bool = False
     limit_bytes: int = 0  # 0: the option was not given
 
 
@@ -76,11 +81,12 @@ class Request(OutputFormats, frozen=True):
     "--budget",
     "budget_s",
     callback=_read_duration,
-    default="5m",
-    show_default=True,
+    default=None,
     metavar="TIME",
-    help="The time for the races, such as 90s, 5m or 1h.",
+    help="The time for the races, such as 90s, 5m or 1h.  [default: follows from the script]",
 )
+@click.option("--resume", "is_resumed", is_flag=True, help="Continue the last tuning of this script from its journal.")
+@click.option("--patchable", "is_patchable", is_flag=True, help="Try only what slipstream patch can write.")
 @click.option("--only", callback=_read_names, default="", metavar="A,B", help="Try only these techniques.")
 @click.option("--without", callback=_read_names, default="", metavar="A,B", help="Do not try these techniques.")
 @click.option(
@@ -131,7 +137,7 @@ class Request(OutputFormats, frozen=True):
 def command(no_overlay: bool, is_module: bool, script: tuple[str, ...], **options: Any) -> Action:
     """Find out which techniques make SCRIPT faster, and write them to slipstream.toml.
 
-    A technique is kept only if it is proved faster and its numerics are sound. Use this command once for a training,
+    The recipe is kept only if it is proved faster and its numerics are sound. Use this command once for a training,
     and again after larger changes. Afterwards, train with the result: slipstream run train.py --epochs 90
 
     \b
@@ -140,6 +146,7 @@ def command(no_overlay: bool, is_module: bool, script: tuple[str, ...], **option
     slipstream tune --html train.py                    with a report for the browser
     slipstream tune --only workers,compile -m package.train --config small.yaml
     slipstream tune --allow redrawn train.py           nothing that lowers precision
+    slipstream tune --resume train.py                  go on where the last one stopped
     slipstream tune --fit train.py                     the largest batch that fits, and the fastest
     slipstream tune --memory-limit 6GiB train.py       make this batch fit, at the least cost
 
@@ -147,8 +154,8 @@ def command(no_overlay: bool, is_module: bool, script: tuple[str, ...], **option
     turns of a few steps. slipstream compares their speed turn by turn, and their losses and gradients step by step.
     Files that the copies write are discarded.
 
-    After Ctrl-C, the same command continues with what was decided so far. slipstream techniques lists what can be
-    tried.
+    After Ctrl-C, and where the time did not suffice for a proof, --resume continues. slipstream techniques lists what
+    can be tried.
 
     Options of slipstream come before the script; everything after the script's name is passed to the script.
     """
@@ -173,7 +180,7 @@ def tune_until_interrupted(request: Request) -> int:
     try:
         return _tune(request)
     except KeyboardInterrupt:
-        _say("interrupted; no file was changed. To continue with what was decided so far, run the same command again.")
+        _say("interrupted; no file was changed. To continue with what was found so far, add --resume.")
         return 130
     except EndedBySignal as ended:
         _say(f"ended by {ended.name}; {_kept_in_journal(request)}")
@@ -185,9 +192,9 @@ def _kept_in_journal(request: Request) -> str:
     no_recipe = f"no {request.recipe_path} was written"
     has_verdicts = journal.is_file() and len(journal.read_bytes().splitlines()) > 1  # the first line is the header
     if not has_verdicts:
-        return f"nothing was decided yet, and {no_recipe}. To start again, run the same command."
-    kept = f"what was decided so far is kept in {os.path.relpath(journal)}, and {no_recipe}."
-    return f"{kept} To continue from there, run the same command again."
+        return f"nothing was found yet, and {no_recipe}. To start again, run the same command."
+    kept = f"what was found so far is kept in {os.path.relpath(journal)}, and {no_recipe}."
+    return f"{kept} To continue from there, add --resume."
 
 
 def _tune(request: Request) -> int:
@@ -199,7 +206,15 @@ def _tune(request: Request) -> int:
     from slipstream.workflows.tune import NothingToTuneError, tune_script
 
     journal = str(journal_of(request.script))
-    order = TuneOptions(request.budget_s, request.only, request.without, request.allow, journal)
+    order = TuneOptions(
+        request.budget_s,
+        request.only,
+        request.without,
+        request.allow,
+        journal,
+        request.is_resumed,
+        request.is_patchable,
+    )
     live = LiveTune(sys.stderr, quiet=request.quiet)
     try:
         with live, aside(request.takes_stdout):
@@ -264,8 +279,8 @@ def show_failed_check(session: Session) -> int:
 def _give(session: Session, request: Request, summary: str) -> int:
     is_given = give(session, request, before_saving=functools.partial(_write_recipe, session, request))
     if was_interrupted(session):
-        so_far = f"{summary} so far" if summary else "nothing was decided yet"
-        _say(f"interrupted; {so_far}. To continue from there, run the same command again.")
+        so_far = f"{summary} so far" if summary else "nothing was found yet"
+        _say(f"interrupted; {so_far}. To continue from there: {_resume_command(request)}")
         return 130
     return 0 if is_given else 2
 
@@ -277,8 +292,8 @@ def _write_recipe(session: Session, request: Request) -> None:
     assert tuning is not None
     if was_interrupted(session):
         return
-    if not tuning.is_complete:
-        click.echo(f"\n The tuning is not complete, so no {path} was written. To continue, run the same command again.")
+    if not tuning.is_complete or tuning.candidate.choices:
+        click.echo(f"\n Nothing was proved yet, so no {path} was written. Continue: {_resume_command(request)}")
     elif tuning.recipe.choices:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_recipe(path, tuning, session)
@@ -287,6 +302,10 @@ def _write_recipe(session: Session, request: Request) -> None:
     elif not request.quiet:
         stays = " The existing file was not changed." if path.is_file() else ""
         click.echo(f"\n Nothing was kept, so no {path} was written.{stays}")
+
+
+def _resume_command(request: Request) -> str:
+    return f"slipstream tune --resume {shlex.join(request.script)}"
 
 
 def was_interrupted(session: Session) -> bool:

@@ -6,6 +6,7 @@ and perfect sharing of the cores.
 
 from __future__ import annotations
 
+from slipstream.diagnose.foreign_load import is_disturbed
 from slipstream.diagnose.selection import (
     alike,
     batches_per_step,
@@ -52,6 +53,7 @@ def kept_steps(session: Session, block: Block, loader: Loader | None) -> list[St
     """
     steps = alike(session, [step for step in session.steps if step.block == block.index])
     steps = [step for step in steps if step.phases.get("input", 0.0) <= FREE * step.step_ms] or steps
+    steps = [step for step in steps if not is_disturbed(session, step)] or steps
     filling = max(2, (loader.prefetch_factor or 2) if loader and loader.num_workers else 2)
     return steps[filling:] if len(steps) >= filling + 3 else steps
 

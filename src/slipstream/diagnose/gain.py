@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
 from slipstream.records import Rehearsal, Session, Summary
 
 LEAST_GAIN = 1.03  # smaller gains are below the noise of the machine
@@ -17,6 +20,27 @@ def gain_of(step_ms: float, then_ms: float) -> float:
 def gain_without(step_ms: float, removable_ms: float, share: float = 1.0) -> float:
     """The gain if `share` of the removable time went away and nothing else changed."""
     return gain_of(step_ms, step_ms - min(max(removable_ms, 0.0), step_ms) * share)
+
+
+# Their fixes make input cheaper or let it overlap, so the step does not become shorter than with free data.
+OF_INPUT: Final = (
+    *("no_workers", "worker_count", "heavy_handover"),
+    *("slow_read", "slow_decode", "slow_transform", "slow_collate"),
+)
+# Their gains are those of the average step, which they bound themselves, or of an epoch. The ratio of the usual step to
+# a ceiling does not bound them.
+OF_MORE_THAN_THE_STEP: Final = (
+    *("shallow_prefetch", "frequent_logging"),
+    *("worker_restart", "frequent_validation", "grad_in_evaluation", "frequent_saving"),
+)
+
+
+def largest_gain(cause: str, summary: Summary) -> float:
+    """The gain that the ceilings allow a fix for this cause: to the step with free data if it fixes the input, else to
+    the step with free compute, because the loader delivers no faster."""
+    ceilings = summary.ceilings
+    least_ms = ceilings.compute_ms if cause in OF_INPUT else ceilings.input_ms
+    return gain_of(summary.step_ms, least_ms) if least_ms and cause not in OF_MORE_THAN_THE_STEP else math.inf
 
 
 FAR_OFF = 3.0  # ratio to the time in the script; if the copy was this much slower, other programs ran at the same time

@@ -142,18 +142,14 @@ def step_after(
 
 
 def floor_of(summary: Summary, path: InputPath) -> float:
-    """The step if input were free, which is the step without its wait.
+    """The step if input were free: the compute ceiling. Without one, the step without its wait.
 
-    With workers it may be shorter, because idle workers give their cores back; the compute ceiling shows that. A
-    ceiling above the step without its wait is noise.
+    Without workers, input cannot remove more than the part of the wait that it causes.
     """
+    least_ms = summary.ceilings.compute_ms
     if path.loader.num_workers == 0:
-        return summary.step_ms - path.work_ms
-    without_ms = summary.step_ms - path.wait_ms
-    compute_ms = summary.ceilings.compute_ms
-    if compute_ms is None:
-        return without_ms
-    return min(compute_ms, without_ms)
+        return max(summary.step_ms - path.work_ms, least_ms or 0.0)
+    return summary.step_ms - path.wait_ms if least_ms is None else least_ms
 
 
 def batch_bytes(loader: Loader) -> int:

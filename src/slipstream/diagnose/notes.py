@@ -55,21 +55,41 @@ def machine_notes(session: Session, summary: Summary) -> list[str]:
         usable = session.environment.num_usable
         if usable < 1.5 and path.waits < 0.5:
             notes.append(f"The loader has no workers, but with {usable:g} usable core they would gain nothing here.")
-    granted = granted_share(session, summary.ceilings)
-    # Threads that wait for each other spin. They use CPU time, which says nothing about other programs.
-    was_busy_before = is_busy(session.environment) and is_on_cpu(session)
-    if is_short_of_cores(session, summary):
-        share = in_percent(granted)
-        notes.append(f"The machine was busy: a computing thread of the script had {share} of a core. {_LONGER}")
-    elif was_busy_before:
-        load, usable = session.environment.load, session.environment.num_usable
-        began = "The machine was busy when the measurement began"
-        notes.append(f"{began}: a load of {load:.1f} on {plural(usable, 'core')}. {_LONGER}")
-    if is_short_of_cores(session, summary) or was_busy_before:
+    if session.foreign_load:
+        was_busy = summary.num_disturbed > 0
+        notes += [load_note(summary)] if was_busy else []
+    else:
+        guess = _guessed_load(session, summary)
+        was_busy = bool(guess)
+        notes += [f"{guess} {_LONGER}"] if guess else []
+    if was_busy:
         notes += _undecided_threads(session)
     if session.environment.gpus and is_on_cpu(session):
         notes.append(f"The training runs on the CPU although there is a GPU: {session.environment.gpus[0].name}.")
     return notes
+
+
+def _guessed_load(session: Session, summary: Summary) -> str:
+    """A sentence if the machine seems to have been busy, for systems that do not tell what other programs used."""
+    if is_short_of_cores(session, summary):
+        share = in_percent(granted_share(session, summary.ceilings))
+        return f"The machine was busy: a computing thread of the script had {share} of a core."
+    # Threads that wait for each other spin. They use CPU time, which says nothing about other programs.
+    if is_busy(session.environment) and is_on_cpu(session):
+        load, usable = session.environment.load, session.environment.num_usable
+        return f"The machine was busy when the measurement began: a load of {load:.1f} on {plural(usable, 'core')}."
+    return ""
+
+
+def load_note(summary: Summary) -> str:
+    """ "Other programs used 1.2 cores during 9 of 40 steps: they are left out." """
+    num_all = summary.num_disturbed + (summary.num_undisturbed or 0)
+    if not summary.num_disturbed:
+        return ""
+    used = f"Other programs used {plural(round(summary.foreign_cores, 1), 'core')} during"
+    if summary.num_undisturbed:
+        return f"{used} {summary.num_disturbed} of {plural(num_all, 'step')}: they are left out."
+    return f"{used} all {plural(num_all, 'step')}. {_LONGER}"
 
 
 def is_short_of_cores(session: Session, summary: Summary) -> bool:

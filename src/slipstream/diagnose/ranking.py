@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from slipstream.diagnose.causes import catalogue
 from slipstream.diagnose.flags import offered
-from slipstream.diagnose.gain import LEAST_GAIN
+from slipstream.diagnose.gain import LEAST_GAIN, largest_gain
 from slipstream.diagnose.memory_growth import find_growth
 from slipstream.records import Finding, Session, Summary
 
@@ -22,13 +24,19 @@ def find_all(session: Session, summary: Summary) -> tuple[list[Finding], list[st
     notes: list[str] = []
     for cause, find in catalogue().items():
         try:
-            found += find(session, summary)
+            found += [_bounded(finding, summary) for finding in find(session, summary)]
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             # A cause that fails on unusual records must not prevent the others, and the failure must be reported.
             notes.append(f"The cause {cause} could not be checked: {type(error).__name__}: {error}.")
     worth = [finding for finding in found if finding.predicted_gain >= LEAST_GAIN or finding.cause in RISKS]
     ranked = sorted(worth, key=lambda finding: _urgency(session, finding))
     return [offered(session, finding) for finding in _without_rivals(ranked)], notes
+
+
+def _bounded(finding: Finding, summary: Summary) -> Finding:
+    """No finding promises more than the ceiling that is printed above it. The two were measured at different times."""
+    gain = min(finding.predicted_gain, largest_gain(finding.cause, summary))
+    return msgspec.structs.replace(finding, predicted_gain=gain)
 
 
 def _urgency(session: Session, finding: Finding) -> tuple[bool, float, str]:

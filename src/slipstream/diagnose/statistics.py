@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean, median
 
-__all__ = ["fmean", "group_means", "median", "median_interval", "middle_half", "rising_share", "robust_slope"]
+__all__ = [
+    "fmean",
+    "group_means",
+    "hodges_lehmann",
+    "median",
+    "median_interval",
+    "middle_half",
+    "rising_share",
+    "robust_slope",
+]
 
 
 def group_means(values: Sequence[float], size: int) -> list[float]:
@@ -19,6 +28,11 @@ def group_means(values: Sequence[float], size: int) -> list[float]:
     if full == 0:
         return [fmean(values)] if values else []
     return [fmean(values[at : at + size]) for at in range(0, full, size)]
+
+
+def hodges_lehmann(values: Sequence[float]) -> float:
+    """The median of the means of all pairs: as robust as the median and nearly as precise as the mean."""
+    return median((left + right) / 2 for at, left in enumerate(values) for right in values[at:])
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:

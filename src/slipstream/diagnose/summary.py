@@ -11,22 +11,27 @@ from slipstream.diagnose.ceilings import find_ceilings
 from slipstream.diagnose.notes import environment_note, mode_note
 from slipstream.diagnose.rollout import rollout_note
 from slipstream.diagnose.selection import (
-    alike,
-    blocks_of,
     has_trained,
+    is_on_cpu,
     num_workers,
     recorded_steps,
     trained_batches,
-    training_loader,
     usual_batches,
     watched_kinds,
     watched_steps,
 )
 from slipstream.diagnose.training_time import seconds_of_training
-from slipstream.diagnose.typical_step import FEW, UNEVEN, TypicalStep, typical_step
+from slipstream.diagnose.typical_step import UNEVEN, TypicalStep, typical_step
+from slipstream.diagnose.undisturbed import (
+    FEWEST_STEPS,
+    counted_steps,
+    foreign_cores_during,
+    settled_steps,
+    undisturbed,
+)
 from slipstream.diagnose.validation import validation_cost
 from slipstream.numbers import in_ms, in_percent, part_of_ms, plural
-from slipstream.records import Block, Bound, Ceilings, Session, Step, Summary
+from slipstream.records import Bound, Ceilings, Session, Summary
 
 COMPUTE_PHASES = ("transfer", "forward", "backward", "optimizer")
 
@@ -67,16 +72,22 @@ NOISY = 1.3
 
 def summarise(session: Session) -> tuple[Summary | None, list[str]]:
     """The summary, and sentences about its basis. The summary is None if only warm-up steps were observed."""
-    typical = typical_step(settled_steps(session), num_workers(session))
+    settled, steps = settled_steps(session), undisturbed(session)
+    counted = {step.index for step in steps}
+    disturbed = [step for step in settled if step.index not in counted and not step.is_first_of_epoch]
+    typical = typical_step(counted_steps(session), num_workers(session))
     if typical is None:
         seen = "Only the warm-up" if session.steps else "No step"
         return None, [f"{seen} was seen, so the time of a step is unknown."]
-    measured = _believable(find_ceilings(session), typical, num_workers(session), session.environment.num_usable)
+    measured = _believable(session, find_ceilings(session), typical)
     ceilings = _at_most(measured, typical.step_ms)
     validation = validation_cost(session, typical.step_ms, typical.phases)
     seconds_left, seconds_best = seconds_of_training(session, typical, ceilings, validation)
     return Summary(
         num_steps=typical.num_steps,
+        num_undisturbed=typical.num_steps if steps else 0,
+        num_disturbed=len(disturbed),
+        foreign_cores=foreign_cores_during(session, disturbed),
         step_ms=typical.step_ms,
         step_low_ms=typical.low_ms,
         step_high_ms=typical.high_ms,
@@ -94,40 +105,48 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
     ), [*_notes(session, typical), *ceilings.notes]
 
 
-def _believable(ceilings: Ceilings, typical: TypicalStep, workers: int, cores: float) -> Ceilings:
+def _believable(session: Session, ceilings: Ceilings, typical: TypicalStep) -> Ceilings:
     """Limits the compute ceiling to what is possible.
 
     Free data cannot make a step longer. Without workers it cannot remove more than the wait for data; with workers it
-    also frees their cores. A compute ceiling outside these limits is noise. If the ceiling is too long, its CPU time is
-    scaled down with it, because both were measured under the same noise. Its share of the cores stays as measured.
+    also frees their cores. On the CPU it removes at least the wait; a device may compute meanwhile. A compute ceiling
+    outside these limits is noise. Its CPU time is scaled with it, because both were measured under the same noise, so
+    its share of the cores stays as measured.
     """
     compute_ms, step_ms = ceilings.compute_ms, typical.step_ms
-    least_ms = 0.0 if workers else step_ms - typical.phases.get("input", 0.0)
+    rest_ms = step_ms - typical.phases.get("input", 0.0)
+    least_ms = 0.0 if num_workers(session) else rest_ms
+    most_ms = rest_ms if is_on_cpu(session) else step_ms
     if compute_ms is None:
         return ceilings
     is_too_short = NOISY * compute_ms < least_ms and least_ms - compute_ms > 0.1 * step_ms
-    if compute_ms <= step_ms and not is_too_short:
+    if compute_ms <= most_ms and not is_too_short:
         return ceilings
     notes = list(ceilings.notes)
+    believed_ms = max(least_ms, min(compute_ms, most_ms))
     if compute_ms > NOISY * step_ms:
         notes.append(
             f"With free data the step took {compute_ms / step_ms:.1f} times as long as with real data: "
-            "the machine was too noisy to distinguish the compute ceiling from the step."
+            f"the machine was too noisy, so the compute ceiling is taken as {_taken_as(most_ms, step_ms)}."
         )
-    elif compute_ms < step_ms:
+    elif is_too_short or compute_ms > NOISY * most_ms:
         notes.append(
             f"With free data the step took {part_of_ms(compute_ms, step_ms)}, which its wait for data does not "
             "explain: the machine was too noisy, so the compute ceiling is taken as the step without that wait."
         )
     cpu_ms, shared_ms = ceilings.compute_cpu_ms, ceilings.shared_ms
-    if cpu_ms is not None and compute_ms > step_ms:
-        noise_ms = cpu_ms * (1 - step_ms / compute_ms)
-        cpu_ms -= noise_ms
-        shared_ms = shared_ms - noise_ms / max(1.0, cores) if shared_ms is not None else None
-    believed_ms = max(least_ms, min(compute_ms, step_ms))
+    if cpu_ms is not None and compute_ms > 0:
+        more_ms = cpu_ms * (believed_ms / compute_ms - 1)
+        cpu_ms += more_ms
+        cores = max(1.0, session.environment.num_usable)
+        shared_ms = shared_ms + more_ms / cores if shared_ms is not None else None
     return msgspec.structs.replace(
         ceilings, compute_ms=believed_ms, shared_ms=shared_ms, compute_cpu_ms=cpu_ms, notes=notes
     )
+
+
+def _taken_as(most_ms: float, step_ms: float) -> str:
+    return "the step without its wait" if most_ms < step_ms else "the step"
 
 
 def _at_most(ceilings: Ceilings, step_ms: float) -> Ceilings:
@@ -136,24 +155,6 @@ def _at_most(ceilings: Ceilings, step_ms: float) -> Ceilings:
         min(ms, step_ms) if ms is not None else None for ms in (ceilings.input_ms, ceilings.shared_ms)
     )
     return msgspec.structs.replace(ceilings, input_ms=input_ms, shared_ms=shared_ms)
-
-
-def settled_steps(session: Session) -> list[Step]:
-    """Observed steps, without those that used batches which workers had finished while data were free."""
-    kept = {block.index for block in blocks_of(session, ("kept", "drain", "dissect"))}
-    loader = training_loader(session)
-    buffered = loader.num_workers * (loader.prefetch_factor or 2) if loader else 0
-    settled: list[Step] = []
-    for block in blocks_of(session, watched_kinds(session)):
-        steps = alike(session, [step for step in session.steps if step.block == block.index])
-        follows_rest = _previous(session, block) in kept
-        settled += steps[buffered:] if follows_rest and len(steps) >= 2 * buffered else steps
-    return settled
-
-
-def _previous(session: Session, block: Block) -> int:
-    earlier = [one for one in session.blocks if one.end_ns <= block.start_ns]
-    return max(earlier, key=lambda one: one.end_ns).index if earlier else -1
 
 
 SELDOM = 0.1  # share of the steps; the last step of each epoch may train on fewer batches
@@ -181,7 +182,8 @@ def _notes(session: Session, typical: TypicalStep) -> list[str]:
         notes.append(mode)
     if growth := _growth_note(session):
         notes.append(growth)
-    if typical.mean_ms > UNEVEN * typical.step_ms and typical.num_steps >= FEW:
+    is_uneven = typical.mean_ms > UNEVEN * typical.step_ms and typical.num_steps >= FEWEST_STEPS
+    if is_uneven and undisturbed(session):  # other programs make steps uneven too
         notes.append(
             f"Most steps take {in_ms(typical.step_ms)}, but on average one takes {in_ms(typical.mean_ms)}: "
             f"{in_percent(1 - typical.step_ms / typical.mean_ms)} of the time is spent in a few long steps. "
@@ -191,6 +193,7 @@ def _notes(session: Session, typical: TypicalStep) -> list[str]:
         notes.append(
             f"The script was short: the numbers rest on {typical.num_steps} of its first steps, warm-up included."
         )
-    elif typical.num_steps < FEW:
-        notes.append(f"Only {plural(typical.num_steps, 'step')} could be observed: the numbers are a first impression.")
+    elif typical.num_steps < FEWEST_STEPS:
+        steps = plural(typical.num_steps, "undisturbed step" if session.foreign_load else "step")
+        notes.append(f"Only {steps} could be observed: the numbers are a first impression.")
     return notes

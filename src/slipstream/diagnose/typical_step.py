@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 
 import msgspec
 
-from slipstream.diagnose.selection import watched_steps
 from slipstream.diagnose.statistics import fmean, median, median_interval, middle_half
+from slipstream.diagnose.undisturbed import FEWEST_STEPS, consecutive_groups, counted_steps
 from slipstream.records import PHASES, Session, Step
 
-FEW = 8  # steps
 UNEVEN = 1.5  # ratio of the average step to the usual one
 
 
@@ -34,7 +32,7 @@ def typical_step(steps: Sequence[Step], group_size: int = 1) -> TypicalStep | No
     of epochs wait for workers to start. They are left out if other steps remain.
     """
     chosen = [step for step in steps if not step.is_first_of_epoch] or list(steps)
-    groups = _consecutive_groups(chosen, max(1, group_size))
+    groups = consecutive_groups(chosen, max(1, group_size))
     if not groups:
         return None
     means = [fmean([step.step_ms for step in group]) for group in groups]
@@ -72,21 +70,12 @@ def sampled_step(session: Session, step_ms: float, phases: Mapping[str, float]) 
     Samples are spread over all of the time. If a few long steps take a large part of it (a reinforcement learner that
     plays between its updates), samples describe the average step.
     """
-    steps = watched_steps(session)
+    steps = counted_steps(session)
     chosen = [step for step in steps if not step.is_first_of_epoch] or steps
-    if len(chosen) < FEW or fmean([step.step_ms for step in chosen]) <= UNEVEN * step_ms:
+    if len(chosen) < FEWEST_STEPS or fmean([step.step_ms for step in chosen]) <= UNEVEN * step_ms:
         return SampledStep(step_ms, phases.get("other", 0.0))
     other_ms = fmean([step.phases.get("other", 0.0) for step in chosen])
     return SampledStep(fmean([step.step_ms for step in chosen]), other_ms, is_average=True)
-
-
-def _consecutive_groups(steps: Sequence[Step], size: int) -> list[list[Step]]:
-    """Groups never span two blocks, because the time between blocks belongs to neither."""
-    whole: list[list[Step]] = []
-    for _, members in groupby(steps, key=lambda step: step.block):
-        block = list(members)
-        whole += [block[at : at + size] for at in range(0, len(block) - size + 1, size)]
-    return whole or ([list(steps)] if steps else [])
 
 
 def _scaled(phases: Sequence[dict[str, float]], total_ms: float) -> dict[str, float]:

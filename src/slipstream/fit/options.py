@@ -6,6 +6,8 @@ import msgspec
 
 from slipstream.records import NumericsClass
 
+FIT_BUDGET_S = 300.0  # enough for a dozen starts of most scripts
+
 
 class FitError(Exception):
     """There is no solution. The message tells the user what does not fit, and what would."""
@@ -18,7 +20,7 @@ class FitOptions(msgspec.Struct, frozen=True):
     # what makes it fit.
     finds_batch: bool = True
     races: bool = True  # False: find the largest batch, but not the fastest
-    budget_s: float = 300.0
+    budget_s: float = FIT_BUDGET_S
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     allow: NumericsClass = "approximate"

@@ -12,7 +12,7 @@ from slipstream.memory.cut_batch import cut_batch
 from slipstream.memory.observer import Observer
 from slipstream.observe.leaks import LeakFollowUp
 from slipstream.observe.recorder import Recorder
-from slipstream.observe.schedule import Schedule, ScheduledSurvey
+from slipstream.observe.schedule.base import Schedule, ScheduledSurvey
 from slipstream.records import Footprint, Told
 from slipstream.seams.batches import count_samples
 from slipstream.seams.module import ModuleSeam
@@ -134,7 +134,7 @@ class MemorySchedule(Schedule):
             self._following = LeakFollowUp(facts.num_batches if facts is not None else None)
         following, recorder = self._following, self._recorder
         self._guarded(
-            lambda: recorder.queue.add_memory(following.look(recorder.pace.num_steps, recorder.clock.now_ns()))
+            lambda: recorder.queue.add_memory(following.look(recorder.steps.num_steps, recorder.clock.now_ns()))
         )
         if following.is_over or self._is_late():
             self._cut_next()
@@ -191,7 +191,7 @@ class MemorySchedule(Schedule):
 
     def supply(self, iterator: Any, loader: int) -> Substitute | None:
         """Returns the script's own next batch after recording it, cut if a smaller one is to be observed."""
-        if self._observer is None or not self._recorder.pace.is_trained(loader):
+        if self._observer is None or not self._recorder.steps.is_trained(loader):
             return None
         recorder = self._recorder
         token = recorder.enter("input")

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from slipstream.observe.source_loops import refine
 from slipstream.observe.source_statements import read_statement
+from slipstream.observe.stacks.source_loops import refine
 from slipstream.observe.steps import find_steps
 from slipstream.records import (
     Anatomy,

@@ -7,9 +7,9 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from slipstream.observe.known_objects import KnownObjects
-from slipstream.observe.live_steps import LiveSteps
 from slipstream.observe.loop_state import LoopState
 from slipstream.observe.message_queue import MessageQueue, Sink
+from slipstream.observe.step_counter import StepCounter
 from slipstream.records import EventKind, Loader, Model, Optimizer, ProcessStarted, Site, StackCount
 from slipstream.seams.device_clock import DeviceClock
 from slipstream.seams.host_clock import Clock, HostClock
@@ -41,7 +41,7 @@ class Recorder:
         self.now_ns = self.clock.now_ns
         self._device: DeviceClock | None = None
         self.thread = get_ident()
-        self.pace = LiveSteps()
+        self.steps = StepCounter()
         self.role = "main"
         self.counts_samples = False
         self.shortcut = Shortcut()
@@ -49,7 +49,7 @@ class Recorder:
         self._is_muted = False
         self._is_barred = False  # the fast path has failed once
         self._listeners: list[StepListener] = []
-        self._fresh: list[tuple[Any, ...]] = []  # not yet seen by self.pace; always the same list object
+        self._fresh: list[tuple[Any, ...]] = []  # not yet seen by self.steps; always the same list object
         self.emit = self._fresh.append
         self.loop = LoopState(self._fresh)
         self._num_closed = 0  # steps that were not reported yet
@@ -133,7 +133,7 @@ class Recorder:
         if self._device is not None:
             self.queue.add_marked_event(event, mark, self._device.mark() if kind in _MARKED else None)
         self._fresh.append(event)
-        if kind in self.pace.closers:
+        if kind in self.steps.closers:
             self.count()
         elif len(self._fresh) >= _MAX_FRESH:
             self._look_at_fresh()
@@ -161,12 +161,12 @@ class Recorder:
         if not fresh:
             return
         for event in fresh:
-            self._num_closed += self.pace.see(event[0], event[1], event[4] if len(event) > 4 else 0)
+            self._num_closed += self.steps.see(event[0], event[1], event[4] if len(event) > 4 else 0)
         self.loop.see_fresh()
         if self._device is None:
             self.queue.add_events(fresh)
         fresh.clear()
-        is_plain = self._device is None and not self._is_muted and self.pace.closers == _BY_UPDATES
+        is_plain = self._device is None and not self._is_muted and self.steps.closers == _BY_UPDATES
         self.shortcut.thread = self.thread if is_plain and not self._is_barred else 0
 
     def sampled_phase(self) -> str:

@@ -96,7 +96,7 @@ class Survey:
         now_ns = recorder.clock.now_ns()
         if now_ns - self._gauged_ns > _GAUGE_NS:
             self._gauged_ns = now_ns
-            recorder.queue.add_memory(self._gauge.read(recorder.pace.num_steps, now_ns))
+            recorder.queue.add_memory(self._gauge.read(recorder.steps.num_steps, now_ns))
         if self._rehearsal_s and not self._has_anatomy:
             self._tokens.at_step(now_ns)
 
@@ -173,12 +173,12 @@ class Survey:
 
     def _count_tensors(self) -> None:
         recorder = self._recorder
-        recorder.queue.add_memory(self._gauge.read_with_tensors(recorder.pace.num_steps, recorder.clock.now_ns()))
-        if self._holdings is None or recorder.pace.num_steps > self._holdings.num_steps:
-            self._earlier, self._holdings = self._holdings, LiveTensors(sys._getframe(), recorder.pace.num_steps)
+        recorder.queue.add_memory(self._gauge.read_with_tensors(recorder.steps.num_steps, recorder.clock.now_ns()))
+        if self._holdings is None or recorder.steps.num_steps > self._holdings.num_steps:
+            self._earlier, self._holdings = self._holdings, LiveTensors(sys._getframe(), recorder.steps.num_steps)
 
     def _tell_leaks(self) -> None:
-        num_steps, before = self._recorder.pace.num_steps, self._holdings
+        num_steps, before = self._recorder.steps.num_steps, self._holdings
         if before is not None and before.num_steps == num_steps:  # taken at this same step
             before = self._earlier
         leaks = find_leaks(sys._getframe(), num_steps, before)
@@ -196,7 +196,7 @@ class Survey:
         from slipstream.observe.anatomy.profile_excerpt import ProfileExcerpt
 
         excerpt = ProfileExcerpt(self._profile_path, self._recorder.clock)
-        self._excerpt_step = self._recorder.pace.num_steps
+        self._excerpt_step = self._recorder.steps.num_steps
         if not excerpt.start():
             self._recorder.note(f"no torch profile: {excerpt.reason}")
             return False
@@ -206,7 +206,7 @@ class Survey:
     def _stop_excerpt(self) -> None:
         excerpt, self._excerpt = self._excerpt, None
         assert excerpt is not None
-        profile = excerpt.stop(self._recorder.pace.num_steps - self._excerpt_step)
+        profile = excerpt.stop(self._recorder.steps.num_steps - self._excerpt_step)
         if profile is not None:
             self._recorder.queue.write(Told(profile=profile))
         else:

@@ -1,8 +1,8 @@
 """Frozen structs that every other package reads. They need no torch and contain no logic beyond properties."""
 
 from slipstream.records.anatomy import Anatomy, Attention, Misalignment, ModuleShare, Operator, TorchProfile
-from slipstream.records.comparison import BusySession, Difference, Outcome, PhaseChange, SessionComparison
-from slipstream.records.environment import Environment, Gpu, GpuReading, IdleGpu, Revision, TorchFacts
+from slipstream.records.comparison import BusySession, Difference, FewSteps, Outcome, PhaseChange, SessionComparison
+from slipstream.records.environment import Environment, Gpu, GpuReading, IdleGpu, LoadSample, Revision, TorchFacts
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.fitting import FitAttempt, Fitting, TrialOutcome
@@ -35,6 +35,7 @@ from slipstream.records.race import (
     TrialSpec,
     Tuning,
     Verdict,
+    VerdictCause,
 )
 from slipstream.records.recipe import NUMERICS, Choice, Edit, NumericsClass, Recipe, Setting
 from slipstream.records.rehearsal import Rehearsal
@@ -75,6 +76,7 @@ __all__ = [
     "FailureKind",
     "FaultKind",
     "Fetch",
+    "FewSteps",
     "Finding",
     "Fingerprint",
     "FitAttempt",
@@ -91,6 +93,7 @@ __all__ = [
     "Leak",
     "Length",
     "LineBytes",
+    "LoadSample",
     "Loader",
     "Memory",
     "Message",
@@ -146,5 +149,6 @@ __all__ = [
     "TrialSpec",
     "Tuning",
     "Verdict",
+    "VerdictCause",
     "WorkerMemory",
 ]

@@ -6,7 +6,8 @@ from typing import Literal
 
 import msgspec
 
-Outcome = Literal["faster", "slower", "same", "unknown"]
+# unsure: too few undisturbed steps, or other programs used the cores. unknown: one of the sessions has no steps.
+Outcome = Literal["faster", "slower", "same", "unsure", "unknown"]
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -31,9 +32,19 @@ class BusySession(msgspec.Struct, frozen=True):
     """Other programs used the cores during one of the sessions."""
 
     session: str  # its name in the comparison
-    when: Literal["during", "at_start"]  # at_start: it is only known that the machine was busy when the session began
-    load: float  # when the session began
+    # at_start: it is only known that the machine was busy when the session began. more: measured, and enough for the
+    # difference between the sessions
+    when: Literal["during", "at_start", "more"]
+    load: float  # the system's load when the session began; more: cores more than in the other session
     num_cores: float
+
+
+class FewSteps(msgspec.Struct, frozen=True):
+    """One of the sessions has too few undisturbed steps for a conclusion."""
+
+    session: str  # its name in the comparison
+    num_groups: int
+    group_size: int  # neighbouring steps that count as one, because every k-th step waits for all k workers
 
 
 class SessionComparison(msgspec.Struct, frozen=True):
@@ -41,7 +52,7 @@ class SessionComparison(msgspec.Struct, frozen=True):
 
     before: str
     after: str
-    outcome: Outcome  # unknown: one of the sessions has no steps
+    outcome: Outcome
     differences: list[Difference]
     before_ms: float | None = None
     after_ms: float | None = None
@@ -51,4 +62,5 @@ class SessionComparison(msgspec.Struct, frozen=True):
     phases: list[PhaseChange] = []
     is_same_machine: bool = True
     notes: list[str] = []
-    busy: list[BusySession] = []
+    busy: list[BusySession] = []  # if there are any, the difference may be theirs
+    few: list[FewSteps] = []

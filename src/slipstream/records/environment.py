@@ -27,6 +27,14 @@ class GpuReading(msgspec.Struct, frozen=True):
     power_w: float
 
 
+class LoadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The cores that other programs used in this time, of those that we may use. Times are those of the host clock."""
+
+    start_ns: int
+    end_ns: int
+    cores: float
+
+
 class TorchFacts(msgspec.Struct, frozen=True):
     """Facts that only the script's process knows."""
 

@@ -21,7 +21,8 @@ class IndexEntry(msgspec.Struct, frozen=True):
     commit: str = ""
     is_changed: bool = False
     num_steps: int = 0
-    step_ms: float | None = None
+    num_undisturbed: int | None = None  # None: of an older version, which did not distinguish them
+    step_ms: float | None = None  # of a tuning: the races' base step
     samples_per_s: float | None = None
     bound: str = ""
     recipe: str = ""  # the recipe that `tune` kept
@@ -39,6 +40,8 @@ class GlanceSpeed(msgspec.Struct, frozen=True):
 
 
 class GlanceTuning(msgspec.Struct, frozen=True):
+    base_step_ms: float
+    base_samples_per_s: float
     recipe: Recipe = Recipe()
     total: GlanceSpeed | None = None
 
@@ -57,6 +60,7 @@ class GlanceSummary(msgspec.Struct, frozen=True):
     step_ms: float
     samples_per_s: float
     bound: str
+    num_undisturbed: int | None = None
 
 
 class SessionGlance(msgspec.Struct, frozen=True):

@@ -19,8 +19,8 @@ Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 ROUNDOFF: dict[Precision, float] = {"bf16": 2**-9, "fp16": 2**-12, "tf32": 2**-12, "fp32": 2**-24}
 RANDOM_DRAWS = 3  # of a rounding control; below fp32 one more draw rounds to the format, so that its number is this one
 Decision = Literal["kept", "rejected", "unsure", "failed", "not_applicable"]
-# failed: raised, crashed, hung or could not start. too_slow: ended in its warm-up, because its steps took several times
-# as long as the base's. ended: the script came to its end too early.
+# failed: raised, crashed, hung or could not start. ended: the script came to its end too early. too_slow: in older
+# sessions.
 FailureKind = Literal["failed", "too_slow", "ended"]
 FARTHEST = 100.0  # times as fast, or as slow: the value of a bound of an interval as long as there is no evidence
 Tick = Literal["optimizer", "backward", "forward", "input"]  # the event that trials count as a step
@@ -71,7 +71,7 @@ class BlockTiming(msgspec.Struct, frozen=True, rename={"trial": "rider"}):
     num_samples: int = 0
     starts_s: float = 0.0  # of these seconds, the time that starts of epochs took
     epoch_start_s: float = 0.0  # the time that one start of an epoch takes in this trial
-    is_disturbed: bool = False  # something was recompiled: the block does not count
+    is_disturbed: bool = False  # something was recompiled, or the trial was held: the block does not count
     foreign_cores: float | None = None  # cores that other programs used meanwhile, of those that we may use
     is_last: bool = False  # the script has ended
     failure: Failure | None = None
@@ -211,11 +211,45 @@ class Numerics(msgspec.Struct, frozen=True):
     fault: NumericsFault | None = None
 
 
+# Why a verdict was reached; report/text/verdicts.py words it.
+# A single technique: no_gain: not faster by more than the margin. outpaced: others gained more. gains: part of the
+# recipe. conflict: gained less than `other`, which excludes it. not_together: faster alone, but not beside `other`.
+# not_again: faster, but not in further processes. superfluous: the recipe is as fast without it. unsound, unchecked:
+# its numerics. never_pays: its one-off cost exceeds its saving. opt_in: kept only if it is named. failed, declined,
+# no_effect: what its trial told. untimed: no block of it counted. not_raced: no time. not_applicable: was not tried.
+# The whole recipe: proved, refuted: the interval lies above or below the margin. not_proved: undecided. measured: too
+# few pairs for an interval. other_load: other programs disturbed one of the two far more often.
+VerdictCause = Literal[
+    "no_gain",
+    "outpaced",
+    "gains",
+    "conflict",
+    "not_together",
+    "not_again",
+    "superfluous",
+    "unsound",
+    "unchecked",
+    "never_pays",
+    "opt_in",
+    "failed",
+    "declined",
+    "no_effect",
+    "untimed",
+    "not_raced",
+    "not_applicable",
+    "proved",
+    "refuted",
+    "not_proved",
+    "measured",
+    "other_load",
+]
+
+
 class Verdict(msgspec.Struct, frozen=True):
     technique: str
     setting: Setting
     decision: Decision
-    reason: str
+    reason: str = ""  # what a technique or a trial told; in sessions of older versions the whole sentence
     speed: Speed | None = None
     numerics: Numerics | None = None
     step_ms: float | None = None
@@ -225,8 +259,13 @@ class Verdict(msgspec.Struct, frozen=True):
     one_off_s: float = 0.0  # start-up in addition to the base's: compilation, start of workers
     payback_steps: int | None = None  # steps until the start-up is paid back; None: costs nothing, or never pays back
     recipe: Recipe = Recipe()  # the technique alone, or (cumulative, left_out) with others
-    kind: Literal["single", "cumulative", "left_out", "total", "noise"] = "single"
-    is_provisional: bool = False  # kept for now: not yet proved as part of the recipe
+    # writable: the proof of the best recipe that can be written into the source. cumulative: in older sessions
+    kind: Literal["single", "cumulative", "left_out", "total", "writable", "noise"] = "single"
+    is_provisional: bool = False  # in older sessions
+    cause: VerdictCause | None = None  # None: in older sessions
+    own_ratio: float | None = None  # times as fast as what it was raced on top of, which `speed` is not relative to
+    other: str = ""  # conflict, not_together: what excludes it
+    num_training_steps: int | None = None  # never_pays: of the training
 
     @property
     def choice(self) -> Choice:
@@ -253,4 +292,14 @@ class Tuning(msgspec.Struct, frozen=True, rename={"trials": "riders"}):
     was_interrupted: bool = False  # by Ctrl-C; the journal contains what was decided
     trials: list[TrialRecord] = []  # block timings and losses for the report, without sketches
     edits: list[Edit] = []
+    candidate: Recipe = Recipe()  # if nothing was kept: the best recipe, not proved
+    candidate_speed: Speed | None = None
+    candidate_edits: list[Edit] = []
+    writable: Recipe = Recipe()  # the best recipe that can be written into the source, if the kept one cannot
+    writable_speed: Speed | None = None
+    writable_edits: list[Edit] = []
+    num_rounds: int = 0
+    num_discarded: int = 0  # of them, rounds that did not count because other programs used the cores
+    foreign_cores: float = 0.0  # the cores that other programs used in discarded rounds, on average
+    waited_s: float = 0.0  # until other programs were done
     notes: list[str] = []  # sentences about what was not tried, was resumed, or is less exact than usual

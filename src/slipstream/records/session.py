@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from slipstream.records.anatomy import Anatomy, TorchProfile
-from slipstream.records.environment import Environment, IdleGpu, Revision
+from slipstream.records.environment import Environment, IdleGpu, LoadSample, Revision
 from slipstream.records.event import Event
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.fitting import Fitting
@@ -84,7 +84,7 @@ class Length(msgspec.Struct, frozen=True):
 class Summary(msgspec.Struct, frozen=True):
     """The numbers of a typical step, over the watched blocks."""
 
-    num_steps: int
+    num_steps: int  # that the numbers rest on: the undisturbed ones, or all of them if there are none
     step_ms: float  # median
     step_low_ms: float  # 95% interval of the median
     step_high_ms: float
@@ -99,6 +99,9 @@ class Summary(msgspec.Struct, frozen=True):
     evaluation_note: str = ""
     seconds_left: float | None = None  # of the whole training at this rate
     seconds_best: float | None = None  # the same at the best ceiling
+    num_undisturbed: int | None = None  # steps without load of other programs; None: of an older version
+    num_disturbed: int = 0  # steps with it
+    foreign_cores: float = 0.0  # that other programs used during those, on average
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -125,6 +128,7 @@ class Session(msgspec.Struct, frozen=True):
     evaluations: list[Evaluation] = []
     fetches: list[Fetch] = []
     stacks: list[StackCount] = []
+    foreign_load: list[LoadSample] = []  # while the script ran, in order; empty: the system does not tell
     memory: list[Memory] = []
     leaks: list[Leak] = []
     worker_memory: list[WorkerMemory] = []

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Final
 
+from slipstream.diagnose.undisturbed import has_headline
 from slipstream.numbers import as_count, as_gain, in_ms, in_percent
 from slipstream.records import Finding, Session, Summary
-from slipstream.report.terminal.step import known_ceilings
 from slipstream.report.text.check import ending, script_of, training_time, verdict, warning, watched
 from slipstream.report.text.locations import where
 from slipstream.report.text.notes import all_notes
+from slipstream.report.text.step import known_ceilings, step_figure
 from slipstream.report.text.tune import (
     HEADINGS,
     Row,
@@ -87,8 +88,10 @@ def _stacked(phases: Mapping[str, float], scale: float) -> str:
 
 
 def _rate(session: Session, summary: Summary) -> str:
-    parts = [f"{in_ms(summary.step_ms)} a step"]
-    parts += [f"{as_count(summary.samples_per_s)} samples/s"] if summary.samples_per_s > 0 else []
+    figure, basis = step_figure(summary)
+    is_known = has_headline(summary)
+    parts = [f"{figure} a step" if is_known else f"{figure} a step ({basis})"]
+    parts += [f"{as_count(summary.samples_per_s)} samples/s"] if summary.samples_per_s > 0 and is_known else []
     parts += [ahead] if (ahead := training_time(session)) else []
     return f"<div>{escape(' · '.join(parts))}</div>"
 

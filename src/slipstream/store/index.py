@@ -47,6 +47,10 @@ MIGRATIONS: Final = (
     ALTER TABLE sessions ADD COLUMN largest_batch INTEGER;
     DELETE FROM sessions;
     """,
+    """
+    ALTER TABLE sessions ADD COLUMN num_undisturbed INTEGER;
+    DELETE FROM sessions;
+    """,
 )
 
 
@@ -234,8 +238,9 @@ def _filled(entry: IndexEntry, glance: SessionGlance) -> IndexEntry:
         commit=revision.commit if revision else "",
         is_changed=revision.is_changed if revision else False,
         num_steps=summary.num_steps if summary else 0,
-        step_ms=summary.step_ms if summary else None,
-        samples_per_s=summary.samples_per_s if summary else None,
+        num_undisturbed=summary.num_undisturbed if summary else None,
+        step_ms=tuning.base_step_ms if tuning else summary.step_ms if summary else None,
+        samples_per_s=tuning.base_samples_per_s if tuning else summary.samples_per_s if summary else None,
         bound=summary.bound if summary else "",
         recipe=str(kept.recipe) if kept else "",
         ratio=total.ratio if total else None,

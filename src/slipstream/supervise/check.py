@@ -22,15 +22,16 @@ import msgspec
 
 from slipstream.launch.target import protected_folders
 from slipstream.machine.environment import read_environment
+from slipstream.machine.foreign_load import ForeignLoad, LoadSampler
 from slipstream.machine.git import read_revision
-from slipstream.machine.gpu import GpuSampler, find_idle_gpu
+from slipstream.machine.gpu import GpuSampler, find_idle_gpu, load_nvml
 from slipstream.observe.assemble import assemble
 from slipstream.records import Ended, Ending, Message, Progress, Seen, Session, TorchProfile
 from slipstream.sandbox import downloads, overlay
 from slipstream.sandbox.overlap import is_below
 from slipstream.sandbox.workspace import Workspace, Workspaces
 from slipstream.store.sessions import known_speedtest
-from slipstream.supervise.process_tree import no_leftovers
+from slipstream.supervise.process_control import no_leftovers, own_processes
 from slipstream.supervise.pty_relay import PtyRelay
 from slipstream.supervise.signals import Interrupts, ended_by_signals, unbroken
 from slipstream.supervise.trial_process import LateError, TrialProcess, UncoveredError, signal_name
@@ -109,6 +110,7 @@ def supervise(options: CheckOptions, line: ProgressLine | None = None) -> Sessio
         session,
         environment=environment,
         revision=revision,
+        foreign_load=run.load.samples,
         torch_profile=_placed(session.torch_profile, options.profile),
         speedtest=known_speedtest(cwd),
         notes=[*session.notes, *run.notes],
@@ -130,6 +132,7 @@ class _CheckRun:
     def __init__(self, line: ProgressLine | None) -> None:
         self.line = line
         self.gpus = GpuSampler()
+        self.load = LoadSampler(ForeignLoad(nvml=load_nvml()), own_processes)
         self.messages: list[tuple[int, Message]] = []
         self.notes: list[str] = []
         self.no_overlay = ""  # why there is no overlay
@@ -229,6 +232,7 @@ def _run_trial(run: _CheckRun, workspace: Workspace, settings: TrialSettings, co
                     terminal.pump(timeout_s, trial.pid)
                     run.take(trial.messages())
                     interrupts.look()
+                    run.load.look()
                     if run.line is not None:
                         terminal.show(run.line.text(run.elapsed_s, terminal.width))
 

@@ -91,18 +91,13 @@ class ForkServerPool:
                 server.close()
         return self._known[key]
 
-    def renew(self) -> None:
-        """Ends all servers. A forked process has the memory addresses of its server, so that trials forked from now on
-        get different addresses."""
+    def close(self) -> None:
+        """Ends all servers and starts no more."""
+        self._is_open = False
         for server in self._known.values():
             if server is not None:
                 server.close()
         self._known.clear()
-
-    def close(self) -> None:
-        """Ends all servers and starts no more."""
-        self._is_open = False
-        self.renew()
 
 
 class ForkedProcess:

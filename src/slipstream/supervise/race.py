@@ -1,10 +1,11 @@
 """The race backend with real processes. Each trial runs the user's script in its own workspace. Only the trial that
-holds the baton runs; all processes of the other trials are stopped. The backend makes no decisions, except that
-slow_start.py decides which start is too slow."""
+holds the baton runs; all processes of the other trials are stopped. The backend makes no decisions, except that it
+ends a trial that hangs."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,18 +15,19 @@ import msgspec
 
 from slipstream.launch.target import protected_folders
 from slipstream.machine import free_memory
+from slipstream.machine.foreign_load import ForeignLoad
+from slipstream.machine.gpu import load_nvml
 from slipstream.records import BlockTiming, Failure, Recipe, Session, Tick, Told, TrialRecord, TrialSpec
 from slipstream.sandbox import overlay
 from slipstream.sandbox.workspace import Workspaces
 from slipstream.supervise.fork_server import ForkServerPool
-from slipstream.supervise.process_tree import no_leftovers
+from slipstream.supervise.process_control import no_leftovers, own_processes
 from slipstream.supervise.racing_trial import POLITE_END_S, RacingTrial, end_of_script
 from slipstream.supervise.signals import ended_by_signals, unbroken
-from slipstream.supervise.slow_start import STEPS_BESIDE, SlowStart, is_suspect
 from slipstream.supervise.trial_log import TrialLog
-from slipstream.supervise.trial_process import OutError, UncoveredError, UnreadyError
+from slipstream.supervise.trial_process import LateError, OutError, UncoveredError, UnreadyError
 from slipstream.trial.lifecycle import TrialSettings
-from slipstream.wire.protocol import Finished, Joined, Report, Standing, Ticked
+from slipstream.wire.protocol import Finished, Joined, Report, Standing, Ticked, WireMessage
 
 MOST_TRIALS = 6
 ENTRY = str(Path(__file__).parent.parent / "techniques" / "_core" / "__main__.py")
@@ -35,10 +37,13 @@ _BUSY_FACTOR = 10  # times that limit, for a trial that is silent but uses CPU
 _MOST_HELD_S = 5.0  # a trial that starts may hold a lock that the trial in its warm-up needs
 COLD = "Each trial started in a new process, which takes longer, because {}."
 _LEAST_SNAPSHOTS = 3  # the fingerprint needs the first steps, so they are never timed
-
-
-class _SlowAloneError(Exception):
-    """A candidate's first steps were slow and no other trial was there to compare them with."""
+# What warms up besides (caches, the choice of kernels, the start of workers) is done after two seconds of steps. A
+# longer warm-up of slow steps only costs time.
+_WARM_UP_S = 2.0
+# A trial takes fewer steps of warm-up than the base only if it is clearly slower: others have the same digests.
+_TIMES_SLOWER = 3.0
+_NUM_TURNS = 2  # how often a trial must be late while another one keeps its pace, before it counts as hung
+_STEPS_BESIDE = 3  # of the other trial in each turn: enough to see its pace, and little time
 
 
 class ProcessBackend:
@@ -76,6 +81,7 @@ class ProcessBackend:
         self._shared_each = 0
         self._may_fork = may_fork
         self._fork_servers = ForkServerPool(entry, is_open=False)
+        self._load = ForeignLoad(nvml=load_nvml())
         self._stack = contextlib.ExitStack()
         self.notes: list[str] = []
         self.written: list[str] = []  # files that trials without an overlay wrote
@@ -120,26 +126,31 @@ class ProcessBackend:
         return log.failure
 
     def expect(self, spec: TrialSpec) -> None:
-        # The base tells how much memory a trial takes.
-        is_known = self._base is not None and self._base.spec.ident in self._processes
+        is_known = self._base is not None and self._base.peak_bytes > 0  # how much memory a trial takes
         num_starting = len(self._ahead) or 1  # the trial that enters now
         if not is_known or num_starting > 1 or len(self._processes) + num_starting + 1 > self.capacity():
             return
-        if not self._fork_servers.has(self._variables(spec)):
+        if not self._starts_cold(spec) and not self._fork_servers.has(self._variables(spec)):
             return
         with contextlib.suppress(OSError):  # the error is reported when the trial enters
             self._ahead[spec.ident] = self._start(TrialLog(spec))
 
-    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
+    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int, limit_s: float = math.inf) -> BlockTiming:
         self._end_ahead()
         log = self._logs[trial]
         if trial not in self._processes and not log.failure:
             self._launch(log)
         timing = BlockTiming(trial, round, 0, 0, 0.0, time.perf_counter_ns(), failure=log.failure)
         if not log.failure:
-            timing = self._run_block(log, timing, num_steps, lead_in + log.steps_to_catch_up(num_steps + lead_in))
+            # A lead-in fills queues, which is nothing to steps that are longer than the whole block may be.
+            timing = self._run_block(log, timing, num_steps, 0 if log.step_s > limit_s else lead_in, limit_s)
         log.timings.append(timing)
         return timing
+
+    def wait(self, seconds: float) -> float | None:
+        self._load.begin(own_processes())
+        time.sleep(seconds)
+        return self._load.end(own_processes())
 
     def record(self, trial: int) -> TrialRecord:
         return self._logs[trial].record()
@@ -147,10 +158,6 @@ class ProcessBackend:
     def leave(self, trial: int) -> TrialRecord:
         self._end(trial)
         return self._logs[trial].record()
-
-    def renew(self) -> None:
-        self._end_ahead()
-        self._fork_servers.renew()
 
     def capacity(self) -> int:
         base = self._base or self._heaviest()
@@ -172,8 +179,9 @@ class ProcessBackend:
 
     # --- launching ----------------------------------------------------------------------------------------------------
 
-    def _launch(self, log: TrialLog) -> None:
-        """Starts a trial and returns when it is paused after its warm-up, or has failed."""
+    def _launch(self, log: TrialLog, is_repetition: bool = False) -> None:
+        """Starts a trial and returns when it is paused after its warm-up, or has failed. A start that hangs is repeated
+        once."""
         while len(self._processes) >= self.capacity():
             self._end(next(iter(self._processes)))
         process = self._ahead.pop(log.spec.ident, None)
@@ -195,14 +203,16 @@ class ProcessBackend:
             self._launch(log)
         except UnreadyError as unready:  # the script would behave differently in a forked process
             self._launch_cold(process, log, str(unready))
-        except _SlowAloneError:
-            self._launch_again(process, log)
         except OutError as out:
             if process.is_forked and not process.holder and log is self._base:  # forking may be the cause
                 self._launch_cold(process, log, f"a process forked after torch's import did not reach a step ({out})")
                 return
-            log.failure = out.failure
             self._close(process)
+            if isinstance(out, LateError) and not is_repetition:
+                log.num_launches -= 1
+                self._launch(log, is_repetition=True)
+            else:
+                log.failure = out.failure
         except BaseException:
             self._close(process)
             raise
@@ -216,15 +226,6 @@ class ProcessBackend:
         self._fork_servers.close()
         self._end_ahead()
         self.notes.append(COLD.format(why))
-        self._launch(log)
-
-    def _launch_again(self, process: RacingTrial, log: TrialLog) -> None:
-        """Starts the base and then the candidate again. The second start is compared with the base's first steps."""
-        assert self._base is not None
-        self._close(process)
-        log.has_started_again = True
-        self._launch(self._base)
-        self._end(self._base.spec.ident)
         self._launch(log)
 
     def _start(self, log: TrialLog) -> RacingTrial:
@@ -243,13 +244,16 @@ class ProcessBackend:
             limit_bytes=self._limits.get(spec.ident, 0),
         )
         environment = self._variables(spec)
-        server = self._fork_servers.of(environment) if spec.role != "fit" else None
+        server = None if self._starts_cold(spec) else self._fork_servers.of(environment)
         workspace = self._workspaces.make(self._over.get(spec.ident, {}))
         try:
             return RacingTrial(workspace, settings, self._entry, environment, server, self._let_go_late)
         except BaseException:
             workspace.remove()
             raise
+
+    def _starts_cold(self, spec: TrialSpec) -> bool:
+        return spec.is_cold or spec.role == "fit"
 
     def _variables(self, spec: TrialSpec) -> dict[str, str]:
         hashing = {} if os.environ.get("PYTHONHASHSEED", "").isdigit() else {"PYTHONHASHSEED": "0"}
@@ -270,20 +274,19 @@ class ProcessBackend:
             other.let_go(_MOST_HELD_S)
 
     def _warm(self, process: RacingTrial, log: TrialLog) -> None:
-        base, slow_start = self._base, SlowStart()
+        base = self._base
         limit_s = self._start_limit_s
         if base is not None and base is not log and base.startup_s:
             limit_s = max(self._limit_s, _START_FACTOR * base.startup_s)
         while True:
-            message = process.receive(limit_s, self._start_limit_s)
+            message = self._receive(process, limit_s, self._start_limit_s, num_turns=1)
             if isinstance(message, Joined):
                 log.startup_s = message.at_s - process.start_s
                 for other in self._ahead.values():
                     other.hold()  # short steps may take ten times as long while another trial starts
             elif isinstance(message, Ticked):
                 log.warm.append(message)
-                self._judge_pace(process, log, slow_start)
-                process.go_on()
+                process.go_on(self._is_warm(log))
             elif isinstance(message, Standing):
                 self._collect(process, log)
                 return
@@ -291,56 +294,77 @@ class ProcessBackend:
                 log.take(message.report)
                 raise OutError(end_of_script(message.ending, len(log.warm)))
 
-    def _judge_pace(self, process: RacingTrial, log: TrialLog, slow_start: SlowStart) -> None:
-        """Raises OutError for a candidate that is too slow to race. A candidate that has been timed in a round is not
-        judged here any more."""
-        beside = self._other_trial()
-        base = beside if beside is not None and beside.spec.role == "base" else self._base
-        base_s = base.step_s if base is not None else 0.0
-        if log.spec.role != "candidate" or not base_s or any(timing.num_steps for timing in log.timings):
-            return
-        if beside is not None:
-            too_slow = slow_start.judge(log.steady, base_s, lambda: self._time_beside(process))
-            if too_slow is not None:
-                raise OutError(_too_slow(log, too_slow.step_s, too_slow.beside_s))
-        elif is_suspect(log.steady, base_s):
-            if not log.has_started_again:
-                raise _SlowAloneError
-            raise OutError(_too_slow(log, log.steady[-1].seconds, base_s))
+    def _is_warm(self, log: TrialLog) -> bool:
+        """Whether the warm-up ends early with this step, because the steps are slow."""
+        if len(log.warm) != _LEAST_SNAPSHOTS:
+            return False
+        limit_s, base = _WARM_UP_S, self._base
+        if base is not None and base is not log and len(base.warm) >= _LEAST_SNAPSHOTS:
+            if len(base.warm) == _LEAST_SNAPSHOTS:
+                return True
+            limit_s = max(limit_s, _TIMES_SLOWER * _warm_s(base))
+        return _warm_s(log) > limit_s
 
-    def _other_trial(self) -> TrialLog | None:
-        """A trial whose process is paused: the base if it is among them, else the one that ran last."""
-        there = [self._logs[ident] for ident in self._processes]
-        bases = [log for log in there if log.spec.role == "base"]
-        return next(reversed(bases or there), None)
+    # --- hanging ------------------------------------------------------------------------------------------------------
 
-    def _time_beside(self, process: RacingTrial) -> float:
-        """Holds the candidate while another trial runs a few steps. Returns the seconds of one step, or 0.0 if they
-        could not be timed."""
-        beside = self._other_trial()
-        if beside is None:  # it has ended
-            return 0.0
+    def _receive(self, process: RacingTrial, limit_s: float, most_s: float, num_turns: int) -> WireMessage:
+        """The next message. A trial that is late, as `wait_for` decides, may continue until another trial has kept its
+        usual pace in the same seconds `num_turns` times. Whatever delays both of them is not the trial's fault."""
+        start_s, longest_s = time.monotonic(), most_s + self._start_limit_s
+        while True:
+            try:
+                return process.receive(limit_s, most_s)
+            except LateError:
+                num_turns -= self._is_machine_fast(process)
+                late_s = time.monotonic() - start_s
+                if num_turns <= 0 or late_s > longest_s:
+                    raise LateError(Failure(f"had not reached a step after {late_s:.0f} s, and was ended")) from None
+                most_s = limit_s
+
+    def _is_machine_fast(self, process: RacingTrial) -> bool:
+        """Holds the trial while another one runs a few steps, the base if it is there. Returns whether they took the
+        usual time. Without another trial the late one is judged alone."""
+        others = [self._logs[ident] for ident, other in self._processes.items() if other is not process]
+        beside = next(reversed([log for log in others if log.spec.role == "base"] or others), None)
+        if beside is None:
+            return True
+        usual_s = beside.step_s
         process.hold()
         try:
             empty = BlockTiming(beside.spec.ident, -1, 0, 0, 0.0, time.perf_counter_ns())
-            timing = self._run_block(beside, empty, STEPS_BESIDE, lead_in=1)
+            timing = self._run_block(beside, empty, _STEPS_BESIDE, 1, is_judged=False)
         finally:
             process.let_go()
-        beside.add_between(timing, STEPS_BESIDE + 1)
-        return timing.step_s if timing.num_steps and not timing.is_disturbed else 0.0
+        return 0 < timing.step_s < _TIMES_SLOWER * usual_s
 
     # --- blocks -------------------------------------------------------------------------------------------------------
 
-    def _run_block(self, log: TrialLog, empty: BlockTiming, num_steps: int, lead_in: int) -> BlockTiming:
+    def _run_block(
+        self,
+        log: TrialLog,
+        empty: BlockTiming,
+        num_steps: int,
+        lead_in: int,
+        limit_s: float = math.inf,
+        is_judged: bool = True,
+    ) -> BlockTiming:
+        """`is_judged`: the trial is ended as soon as it seems to hang."""
         process = self._processes.pop(empty.trial)
         self._processes[empty.trial] = process  # now the most recently used
-        limit_s = max(self._limit_s, _STEP_FACTOR * (num_steps + lead_in) * log.step_s)
+        expected_s = min((num_steps + lead_in) * log.step_s, limit_s + 2 * log.step_s)
+        late_s, num_holds = max(self._limit_s, _STEP_FACTOR * expected_s), process.num_holds
         try:
-            process.go(num_steps, lead_in)
-            message = process.receive(limit_s, _BUSY_FACTOR * limit_s)
+            self._load.begin([os.getpid(), *process.pids()])
+            process.go(num_steps, lead_in, limit_s)
+            if is_judged:
+                message = self._receive(process, late_s, _BUSY_FACTOR * late_s, _NUM_TURNS)
+            else:
+                message = process.receive(self._start_limit_s)
             if isinstance(message, Standing):
+                foreign_cores = self._load.end([os.getpid(), *process.pids()])
                 self._collect(process, log)
-                return msgspec.structs.replace(empty, **msgspec.structs.asdict(message))
+                timing = msgspec.structs.replace(empty, **msgspec.structs.asdict(message), foreign_cores=foreign_cores)
+                return msgspec.structs.replace(timing, is_disturbed=True) if process.num_holds > num_holds else timing
             assert isinstance(message, Finished), message
         except OutError as out:
             log.failure = out.failure
@@ -398,11 +422,6 @@ def tick_of(session: Session) -> Tick:
     return "forward" if any(step.num_forwards for step in session.steps) else "input"
 
 
-def _too_slow(log: TrialLog, step_s: float, base_s: float) -> Failure:
-    """The failure of a candidate that is too slow to race. Its first steps are logged as a block outside rounds."""
-    times = f"{1e3 * step_s:.1f} ms a step instead of {1e3 * base_s:.1f} ms"
-    failure = Failure(f"{times}: {step_s / base_s:.0f}x slower", "too_slow")
-    seconds = sum(tick.seconds for tick in log.steady)
-    timing = BlockTiming(log.spec.ident, -1, 1, len(log.steady), seconds, time.perf_counter_ns(), failure=failure)
-    log.timings.append(timing)
-    return failure
+def _warm_s(log: TrialLog) -> float:
+    """The time of the steps that every warm-up has, without the first, which contains the trial's start."""
+    return sum(tick.seconds for tick in log.warm[1:_LEAST_SNAPSHOTS])

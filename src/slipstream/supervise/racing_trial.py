@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import select
@@ -40,6 +41,7 @@ class RacingTrial(TrialProcess):
         on_wait: Callable[[], None],
     ) -> None:
         """`on_wait` is called again and again while this process waits for a message of the trial."""
+        self.num_holds = 0
         self.holder = 0  # the process that holds the baton
         self._on_wait = on_wait
         self._wire: protocol.Wire | None = None
@@ -95,23 +97,24 @@ class RacingTrial(TrialProcess):
             self._wire.send(Welcome())
         return message
 
-    def go(self, num_steps: int, lead_in: int) -> None:
+    def go(self, num_steps: int, lead_in: int, limit_s: float = math.inf) -> None:
         """Passes the baton to the trial and continues all its processes."""
         assert self._wire is not None
-        self._wire.send(Go(num_steps, lead_in))
+        self._wire.send(Go(num_steps, lead_in, limit_s))
         self._tree.resume()
 
-    def go_on(self) -> None:
-        """Lets the trial run the next step of its warm-up."""
+    def go_on(self, is_warm: bool) -> None:
+        """Lets the trial run the next step of its warm-up, or end its warm-up."""
         assert self._wire is not None
-        self._wire.send(Welcome())
+        self._wire.send(Welcome(is_warm))
 
     @property
     def is_held(self) -> bool:
         return self._held_since_s is not None
 
     def hold(self) -> None:
-        """Stops all its processes where they are, before its first step or between two steps of its warm-up."""
+        """Stops all its processes where they are."""
+        self.num_holds += 1
         self._held_since_s = time.monotonic()
         self._tree.stop()
 

@@ -31,8 +31,6 @@ class TrialLog:
         self.limit_fault = ""
         self.failure: Failure | None = None
         self.num_launches = 0
-        self.has_started_again = False  # because its first start was slow
-        self._num_between = 0  # steps of this start outside rounds, since the last block in a round
         self._losses: list[tuple[int, float]] = []
         self._snapshots: list[Snapshot] = []
         self._digests: list[tuple[int, str]] = []
@@ -47,20 +45,7 @@ class TrialLog:
     def launch(self) -> None:
         self.num_launches += 1
         self.warm = []
-        self._num_between = 0
         self._num_known = max((step + 1 for step, _ in self._losses), default=0)
-
-    def add_between(self, timing: BlockTiming, num_steps: int) -> None:
-        """Adds a block that belongs to no round. `num_steps` includes its lead-in."""
-        self.timings.append(timing)
-        self._num_between += num_steps
-
-    def steps_to_catch_up(self, num_steps: int) -> int:
-        """The number of steps to run before the next block of `num_steps`, so that it ends at a step at which a block
-        would have ended without the steps outside rounds. The reason is that the digests of two trials are compared at
-        the ends of their blocks, and a block may be a whole epoch."""
-        num_between, self._num_between = self._num_between, 0
-        return -num_between % num_steps
 
     def take(self, report: Report) -> None:
         self._losses += [(step, loss) for step, loss in report.losses if step >= self._num_known]
@@ -84,9 +69,8 @@ class TrialLog:
 
     @property
     def step_s(self) -> float:
-        """The approximate step time, or 0.0 while it is unknown. Blocks outside rounds do not count: they were run
-        because the machine may have been busy."""
-        timings = [timing.step_s for timing in self.timings if timing.num_steps and timing.round >= 0][-5:]
+        """The approximate step time, or 0.0 while it is unknown."""
+        timings = [timing.step_s for timing in self.timings if timing.num_steps][-5:]
         warm = [tick.seconds for tick in self.steady]
         return max(statistics.median(timings) if timings else 0.0, statistics.median(warm) if warm else 0.0)
 

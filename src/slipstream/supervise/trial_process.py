@@ -16,7 +16,7 @@ import msgspec
 from slipstream.records import Failure, Message
 from slipstream.sandbox.workspace import Workspace
 from slipstream.supervise.fork_server import ForkedProcess, ForkServer
-from slipstream.supervise.process_tree import ProcessTree
+from slipstream.supervise.process_control import ProcessTree
 from slipstream.trial.forked import UNREADY
 from slipstream.trial.lifecycle import TrialSettings
 from slipstream.trial.main import ENTRY, REFUSED, UNCOVERED, Ticket, command, write_ticket
@@ -96,6 +96,10 @@ class TrialProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def pids(self) -> list[int]:
+        """The ids of all its processes."""
+        return self._tree.members()
 
     @property
     def is_forked(self) -> bool:

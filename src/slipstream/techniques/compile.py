@@ -33,6 +33,7 @@ CARD = Card(
     # The compiler fuses attention in its own way and cannot trace what other techniques put into the model.
     claims=("attention kernels", "the model's graph", "recomputation"),
     needs_proof=True,  # compiled dropout draws other random numbers
+    is_slow_to_start=True,
     nesting=0,
 )
 VALUES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")

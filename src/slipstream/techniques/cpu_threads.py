@@ -22,6 +22,7 @@ CARD = Card(
     seam="process",
     causes=("cpu_threads",),
     numerics="reordered",  # a sum is split among the threads
+    work="spread",
 )
 VALUES = range(1, 257)
 

@@ -25,6 +25,7 @@ CARD = Card(
     seam="transfer",
     causes=("pageable_transfer",),
     numerics="identical",
+    work="same",
     memory="more",
     needs=("accelerator",),
     claims=("loader.next",),

@@ -26,6 +26,7 @@ CARD = Card(
     seam="loader",
     causes=("worker_restart",),
     numerics="redrawn",
+    work="same",
     memory="more",
     claims=("loader.persistent_workers",),
     nesting=1,  # runs after the techniques that add workers

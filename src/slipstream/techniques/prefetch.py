@@ -23,6 +23,7 @@ CARD = Card(
     seam="loader",
     causes=("shallow_prefetch",),
     numerics="identical",
+    work="same",
     memory="more",
     claims=("loader.prefetch_factor",),
     nesting=1,  # runs after the techniques that add workers

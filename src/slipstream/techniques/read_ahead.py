@@ -28,6 +28,7 @@ CARD = Card(
     seam="loader",
     causes=("slow_read",),
     numerics="identical",
+    work="spread",
     claims=("loader.files",),
 )
 VALUES = range(1, 257)

@@ -36,6 +36,7 @@ CARD = Card(
     seam="loader",
     causes=("no_workers", "slow_decode", "slow_read", "slow_transform", "heavy_handover", "worker_restart"),
     numerics="redrawn",
+    work="spread",
     memory="more",
     # worker processes cache samples and pack them into bytes; threads do neither
     claims=("loader.num_workers", "loader.persistent_workers", "samples.kept", "batch.bytes"),

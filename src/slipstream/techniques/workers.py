@@ -34,6 +34,7 @@ CARD = Card(
     seam="loader",
     causes=("no_workers", "worker_count"),
     numerics="redrawn",
+    work="spread",
     memory="more",
     claims=("loader.num_workers",),
 )

@@ -24,6 +24,7 @@ from slipstream.records import (
     Length,
     LineBytes,
     Loader,
+    LoadSample,
     Memory,
     Model,
     ModuleBytes,
@@ -276,6 +277,36 @@ def _session(
         steps=tape.steps,
         fetches=tape.fetches,
     )
+
+
+def with_steps_of(session: Session, times_ms: Sequence[float]) -> Session:
+    """The session with these lengths of its first watched steps, and without further ones."""
+    watched = {block.index for block in session.blocks if block.kind == "watch"}
+    times = iter(times_ms)
+    steps: list[Step] = []
+    for step in session.steps:
+        if step.block not in watched:
+            steps.append(step)
+        elif (step_ms := next(times, None)) is not None:
+            phases = {phase: ms * step_ms / step.step_ms for phase, ms in step.phases.items()}
+            steps.append(msgspec.structs.replace(step, step_ms=step_ms, phases=phases))
+    return msgspec.structs.replace(session, steps=steps)
+
+
+def with_load(session: Session, cores: Sequence[float]) -> Session:
+    """The session with a sample for every step: other programs used this many cores during the first watched steps, and
+    none during all others. A step takes longer by the share of the cores that it lost."""
+    watched = {block.index for block in session.blocks if block.kind == "watch"}
+    loads, usable = iter(cores), session.environment.num_usable
+    steps: list[Step] = []
+    samples: list[LoadSample] = []
+    for step in session.steps:
+        load = next(loads, 0.0) if step.block in watched else 0.0
+        slower = 1 / (1 - load / usable)
+        phases = {phase: ms * slower for phase, ms in step.phases.items()}
+        steps.append(msgspec.structs.replace(step, step_ms=step.step_ms * slower, phases=phases))
+        samples.append(LoadSample(step.start_ns, step.end_ns, load))
+    return msgspec.structs.replace(session, steps=steps, foreign_load=samples)
 
 
 def made_footprint(batch_size: int, activations: int) -> Footprint:

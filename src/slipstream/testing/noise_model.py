@@ -7,8 +7,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -19,14 +18,7 @@ class NoiseRecording:
     """Step times of one machine in order, as multiples of the usual step. Many noises share one recording."""
 
     def __init__(self, factors: Sequence[float]) -> None:
-        self.num_steps = len(factors)
-        self._sums = [0.0, *accumulate([*factors, *factors])]  # repeated twice, so that no range needs splitting
-
-    def mean(self, at: int, num_steps: int) -> float:
-        """The mean of a range of steps. A range longer than the recording takes all of it."""
-        at %= self.num_steps
-        num_steps = min(num_steps, self.num_steps)
-        return (self._sums[at + num_steps] - self._sums[at]) / num_steps
+        self.factors = list(factors)
 
     @classmethod
     def read(cls, path: Path, name: str = "laps") -> NoiseRecording:
@@ -54,7 +46,7 @@ CALM = NoiseModel(spread=0.0, drift=0.0, outlier_share=0.0)
 
 
 class Noise:
-    """Blocks request their factor in the order of time. Noise of one block partly carries over to the next, even of
+    """Blocks request their factors in the order of time. Noise of one block partly carries over to the next, even of
     another trial.
     """
 
@@ -62,22 +54,21 @@ class Noise:
         self, rng: random.Random, recording: NoiseRecording | None = None, noise_model: NoiseModel | None = None
     ) -> None:
         self._rng = rng
-        self._recording = recording
+        self._recorded = recording.factors if recording is not None else [1.0]
         self._noise_model = noise_model or NoiseModel()
-        self._at = rng.randrange(recording.num_steps) if recording is not None else 0
+        self._at = rng.randrange(len(self._recorded))
         self._gust = rng.gauss(0.0, self._noise_model.spread)
         self._level = 0.0
 
-    def factor(self, num_steps: int) -> float:
-        """How much longer than usual the next steps take."""
+    def block(self) -> Iterator[float]:
+        """How much longer than usual each next step of a new block takes, without end."""
         noise_model, rng = self._noise_model, self._rng
         self._level += rng.gauss(0.0, noise_model.drift)
         fresh = math.sqrt(1.0 - noise_model.correlation**2) * rng.gauss(0.0, noise_model.spread)
         self._gust = noise_model.correlation * self._gust + fresh
         factor = math.exp(self._level + self._gust)
-        if self._recording is not None:
-            factor *= self._recording.mean(self._at, num_steps)
-            self._at += num_steps
         if rng.random() < noise_model.outlier_share:
             factor *= 1.0 + noise_model.outlier_size
-        return factor
+        while True:
+            self._at = (self._at + 1) % len(self._recorded)
+            yield factor * self._recorded[self._at]

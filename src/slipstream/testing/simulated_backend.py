@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from slipstream.records import BlockTiming, Failure, Fingerprint, Recipe, TechniqueNote, TrialRecord, TrialSpec
-from slipstream.supervise.slow_start import SlowStart, TooSlow
 from slipstream.testing.made_fingerprints import made_fingerprint_of
 from slipstream.testing.noise_model import CALM, Noise
-from slipstream.wire.protocol import Ticked
 
 Factor = Callable[[Recipe], float]  # the true step time under a recipe, relative to the base
 Ageing = Callable[[Recipe, int], float]  # factor on the step time after so many steps
 Fault = Callable[[TrialSpec, int], str]  # after so many steps: why the trial failed, or ""
 Seen = Callable[[TrialSpec, int], Fingerprint]  # the fingerprint after so many steps
-Load = Callable[[float], float]  # factor on times at that second of the backend's clock, relative to an idle machine
+Load = Callable[[float], float]  # threads of other programs that compute at that second of the backend's clock
+Pace = Callable[[float], float]  # factor on all times at that second of the backend's clock, whatever runs
 
-# Number of steps; they are part of the start, and the clock does not move while they are compared with the base's.
-_WARM_UP = 5
+NUM_CORES = 2  # each trial uses all of them
+_SLICE_S = 0.5  # load and pace are looked up so often: half of the shortest burst of load
 
 
 class SimulatedBackend:
@@ -36,7 +35,9 @@ class SimulatedBackend:
         seed: int = 0,
         startup_s: Callable[[Recipe], float] = lambda recipe: 4.0,
         beside: float = 0.0,  # share of its start that a trial completes while another one starts
+        cold_start_s: Callable[[Recipe], float] | None = None,  # of trials that share nothing; None: as all others
         lottery: float = 0.0,  # sigma of the log of a process's constant speed factor
+        shared_lottery: float = 0.0,  # the same of a fork parent, whose trials share the factor; cold trials do not
         ageing: Ageing = lambda recipe, num_steps: 1.0,
         num_trials: int = 16,  # trials that fit in memory
         num_steps: int | None = None,  # until the script ends
@@ -44,7 +45,8 @@ class SimulatedBackend:
         fault: Fault = lambda spec, num_steps: "",
         fingerprint: Seen = made_fingerprint_of,
         peak_bytes: Callable[[Recipe], int] = lambda recipe: 2**30,
-        load: Load = lambda now_s: 1.0,  # of other programs
+        load: Load = lambda now_s: 0.0,
+        pace: Pace = lambda now_s: 1.0,
     ) -> None:
         self.num_timings = 0
         self.most_at_once = 0
@@ -54,7 +56,9 @@ class SimulatedBackend:
         self._noise = noise or Noise(self._rng, noise_model=CALM)
         self._startup_s = startup_s
         self._beside = beside
-        self._lottery = lottery
+        self._cold_start_s = cold_start_s or startup_s
+        self._lottery, self._shared_lottery = lottery, shared_lottery
+        self._shared_luck = self._rng.gauss(0.0, shared_lottery)
         self._ageing = ageing
         self._capacity = num_trials
         self._length = num_steps
@@ -62,7 +66,7 @@ class SimulatedBackend:
         self._fault = fault
         self._fingerprint = fingerprint
         self._peak_bytes = peak_bytes
-        self._load = load
+        self._load, self._pace = load, pace
         self._now_s = 0.0
         self._trials: dict[int, _SimulatedTrial] = {}
         self._present: set[int] = set()
@@ -73,15 +77,9 @@ class SimulatedBackend:
         assert spec.ident not in self._trials, f"trial {spec.ident} has entered before"
         if self._capacity > 1:
             assert len(self._present) < self._capacity, f"memory holds {self._capacity} trials and one more entered"
-        luck = math.exp(self._rng.gauss(0.0, self._lottery))
-        true_step_s = self._step_s * self._factor(spec.recipe) * luck
-        trial = self._trials[spec.ident] = _SimulatedTrial(spec, true_step_s)
+        trial = self._trials[spec.ident] = _SimulatedTrial(spec)
         trial.failure = self._failure(spec, 0)
         self._start(trial)
-        too_slow = self._judge_start(trial)
-        if not trial.failure and too_slow is not None:
-            times = f"{too_slow.step_s / too_slow.beside_s:.0f} times the base's step"
-            trial.failure = Failure(times, "too_slow")
         if trial.failure:
             self._present.discard(spec.ident)
         return trial.failure
@@ -94,39 +92,47 @@ class SimulatedBackend:
         if self._trials and num_starting == 1 and len(self._present) + 2 <= self._capacity:
             self._ahead[spec.ident] = 0.0
 
-    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
+    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int, limit_s: float = math.inf) -> BlockTiming:
         who = self._trials[trial]
         assert not who.failure and not who.is_over, f"trial {trial} is out and was asked for a block"
         self._ahead.clear()
         if trial not in self._present:
             assert self._capacity == 1, f"trial {trial} has left and was asked for a block"
             self._start(who)
-        first = who.num_steps + lead_in
-        left = num_steps + lead_in if self._length is None else self._length - who.num_steps
-        ridden = max(0, min(num_steps, left - lead_in))
-        step_s = who.step_s * self._ageing(who.spec.recipe, first) * self._load(self._now_s)
-        self._now_s += lead_in * step_s * self._noise.factor(lead_in)
-        began_s, seconds = self._now_s, step_s * self._noise.factor(num_steps)
-        self._now_s += seconds * ridden
-        who.num_steps += min(lead_in + num_steps, left)
+        factors, block_start_s = self._noise.block(), self._now_s
+        self._run_steps(who, factors, lead_in)
+        first, start_s, foreign_s = who.num_steps, self._now_s, 0.0
+        while who.num_steps < first + num_steps and not who.is_over:
+            if who.num_steps > first and self._now_s - block_start_s > limit_s:
+                break
+            foreign_s += self._run_steps(who, factors, 1)
         who.failure = self._failure(who.spec, who.num_steps)
-        who.is_over = left < lead_in + num_steps
         if who.failure or who.is_over:
             self._present.discard(trial)
         self.num_timings += 1
+        seconds, num_timed = self._now_s - start_s, who.num_steps - first
         timing = BlockTiming(
             trial=trial,
             round=round,
             first_step=first,
-            num_steps=ridden,
-            seconds=seconds * ridden,
-            time_ns=int(began_s * 1e9),
-            num_samples=ridden * self._batch_size,
+            num_steps=num_timed,
+            seconds=seconds,
+            time_ns=int(start_s * 1e9),
+            num_samples=num_timed * self._batch_size,
+            foreign_cores=foreign_s / seconds if seconds else None,
             is_last=who.is_over,
             failure=who.failure,
         )
         who.timings.append(timing)
         return timing
+
+    def wait(self, seconds: float) -> float | None:
+        end_s, foreign_s = self._now_s + seconds, 0.0
+        while self._now_s < end_s:
+            slice_s = min(_SLICE_S, end_s - self._now_s)
+            foreign_s += slice_s * min(NUM_CORES, self._load(self._now_s))
+            self._now_s += slice_s
+        return foreign_s / seconds if seconds else None
 
     def record(self, trial: int) -> TrialRecord:
         who = self._trials[trial]
@@ -134,7 +140,7 @@ class SimulatedBackend:
             spec=who.spec,
             timings=list(who.timings),
             fingerprint=self._fingerprint(who.spec, who.num_steps),
-            startup_s=self._startup_s(who.spec.recipe),
+            startup_s=self._start_s(who.spec),
             peak_bytes=self._peak_bytes(who.spec.recipe),
             changes=[TechniqueNote(choice.technique, str(choice)) for choice in who.spec.recipe.choices],
             failure=who.failure,
@@ -144,9 +150,6 @@ class SimulatedBackend:
         self._present.discard(trial)
         self._trials[trial].is_over = True
         return self.record(trial)
-
-    def renew(self) -> None:
-        """Every trial has a random speed factor of its own."""
 
     def capacity(self) -> int:
         return self._capacity
@@ -163,35 +166,53 @@ class SimulatedBackend:
         fault = self._fault(spec, num_steps)
         return Failure(fault) if fault else None
 
-    def _judge_start(self, trial: _SimulatedTrial) -> TooSlow | None:
-        """As the process backend does, with the base's speed at this second. The recorded step is that of an idle
-        machine.
+    def _run_steps(self, trial: _SimulatedTrial, factors: Iterator[float], num_steps: int) -> float:
+        """Runs steps until the script ends. Returns the core seconds of other programs meanwhile."""
+        step_s, foreign_s = self._step_s * self._factor(trial.spec.recipe) * trial.luck, 0.0
+        for _ in range(num_steps):
+            if trial.num_steps == self._length:
+                trial.is_over = True
+                break
+            foreign_s += self._compute(step_s * self._ageing(trial.spec.recipe, trial.num_steps) * next(factors))
+            trial.num_steps += 1
+        return foreign_s
+
+    def _compute(self, seconds: float) -> float:
+        """Does the work of so many seconds of an idle machine. All threads that compute get equal shares of the cores.
+        Returns the core seconds that other programs got.
         """
-        load, slow_start = self._load(self._now_s), SlowStart()
-        if trial.spec.role != "candidate":
-            return None
-        steady = [Ticked(trial.step_s * load, 0.0, False)] * _WARM_UP
-        verdicts = (
-            slow_start.judge(steady[1 : at + 1], self._step_s, lambda: self._step_s * load) for at in range(1, _WARM_UP)
-        )
-        return next((verdict for verdict in verdicts if verdict is not None), None)
+        foreign_s = 0.0
+        while seconds > 0.0:
+            slice_s = min(_SLICE_S, seconds)
+            threads, took_s = self._load(self._now_s), slice_s * self._slowdown()
+            foreign_s += took_s * NUM_CORES * threads / (NUM_CORES + threads)
+            self._now_s += took_s
+            seconds -= slice_s
+        return foreign_s
+
+    def _slowdown(self) -> float:
+        return (1.0 + self._load(self._now_s) / NUM_CORES) * self._pace(self._now_s)
 
     def _start(self, trial: _SimulatedTrial) -> None:
         if self._capacity == 1:
             self._present.clear()  # trials are restarted, so that only one runs at a time
         self._present.add(trial.spec.ident)
         self.most_at_once = max(self.most_at_once, len(self._present))
-        startup_s = self._startup_s(trial.spec.recipe)
-        startup_s = max(0.0, startup_s - self._ahead.pop(trial.spec.ident, 0.0))
+        start_s = max(0.0, self._start_s(trial.spec) - self._ahead.pop(trial.spec.ident, 0.0))
         for other in self._ahead:
-            self._ahead[other] += self._beside * startup_s
-        self._now_s += startup_s
+            self._ahead[other] += self._beside * start_s
+        self._compute(start_s)
+        shared = self._rng.gauss(0.0, self._shared_lottery) if trial.spec.is_cold else self._shared_luck
+        trial.luck = math.exp(shared + self._rng.gauss(0.0, self._lottery))
+
+    def _start_s(self, spec: TrialSpec) -> float:
+        return (self._cold_start_s if spec.is_cold else self._startup_s)(spec.recipe)
 
 
 class _SimulatedTrial:
-    def __init__(self, spec: TrialSpec, step_s: float) -> None:
+    def __init__(self, spec: TrialSpec) -> None:
         self.spec = spec
-        self.step_s = step_s
+        self.luck = 1.0  # factor on the step time of the running process
         self.num_steps = 0
         self.timings: list[BlockTiming] = []
         self.is_over = False

@@ -1,21 +1,21 @@
-"""The trial's side of a race. It counts ticks, times its own blocks, and pauses the script's thread at the end of a
-block until the backend lets it continue. Within a block it adds only one counter update to each step."""
+"""The trial's side of a race. It gets a tick at the end of each step, times its own blocks, and pauses the script's
+thread at the end of a block until the backend lets it continue. Within a block it adds only one counter update and one
+look at the clock to each step."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
 import sys
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.records import Ending
@@ -23,12 +23,10 @@ from slipstream.seams import data_threads
 from slipstream.seams.patching import Patches
 from slipstream.seams.stop import StopTrial
 from slipstream.trial.epoch_starts import EpochStarts
-from slipstream.trial.recipe_protocol import AppliedRecipe
 from slipstream.trial.timed_trial import TimedTrial
 from slipstream.wire import protocol
 from slipstream.wire.protocol import Finished, Go, Joined, Report, Standing, Stop, Tell, Ticked, Welcome
 
-_ANOTHER = 200  # updates of other optimizers in a row after which the first optimizer counts as finished
 _EXIT_ALONE = 75  # exit code if the backend has ended: nothing reads this trial's messages any more
 
 
@@ -44,76 +42,14 @@ class Baton:
         self._holder = 0  # the process that holds the baton, if it is this one or its parent
         self.num_ticks = 0
         self._left = 1  # ticks until `_next` is called; if negative, it is never called
+        self._limit_s = math.inf  # `_next` is also called at the first tick after this time
         self._next: Callable[[], None] = self._join
         self._first_step = 0
         self._block = Go(0, 0)
         self._start_ns = self._last_ns = time.perf_counter_ns()
         self._start_samples = self._start_compiled = self._starts_ns = 0
         self._input_ns = self._aside_ns = 0
-        self._first: weakref.ref[Any] | None = None
-        self._num_of_others = 0  # updates by other optimizers since the last one of the first optimizer
         self._held: list[int] = []  # child processes that are stopped while this process is paused
-
-    # --- sources of ticks -------------------------------------------------------------------------------------------
-
-    def count_updates(self, patches: Patches) -> None:
-        """Ticks at each update of the optimizer that steps first. Updates of other optimizers belong to the same step,
-        as long as the first optimizer continues to step."""
-        self._first = None
-        hook = patches.guard("baton.update", self._after_step)
-        patches.on_close(register_optimizer_step_post_hook(hook).remove)
-
-    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        first = self._first() if self._first is not None else None
-        if first is not optimizer:
-            self._num_of_others += 1
-            if first is not None and self._num_of_others < _ANOTHER:
-                return
-            self._first = weakref.ref(optimizer)
-        self._num_of_others = 0
-        self.tick()
-
-    def count_backwards(self, patches: Patches) -> None:
-        """Ticks at each outermost backward pass."""
-        depth = 0
-
-        def before(args: Any, kwargs: Any) -> None:
-            nonlocal depth
-            depth += 1
-
-        def abandon(token: Any) -> None:
-            nonlocal depth
-            depth -= 1
-
-        def after(token: Any, args: Any, kwargs: Any, result: Any) -> None:
-            abandon(token)
-            if not depth:
-                self.tick()
-
-        patches.around(torch.autograd, "backward", "baton.backward", before, after, abandon)
-
-    def count_calls(self, context: AppliedRecipe) -> None:
-        """Ticks at each call of the first module that the script calls."""
-        is_taken = False
-
-        def counted(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            result = call(*args, **kwargs)
-            self.tick()
-            return result
-
-        def on_model(module: Any) -> None:
-            nonlocal is_taken
-            if not is_taken:
-                is_taken = True
-                context.wrap_call(module, counted)
-
-        context.on_model(on_model)
-
-    def count_batches(self, patches: Patches) -> None:
-        """Ticks at each batch."""
-        patches.around(
-            _BaseDataLoaderIter, "__next__", "baton.batch", None, lambda token, args, kwargs, result: self.tick()
-        )
 
     def time_input(self, early: Patches) -> None:
         """Measures, during the warm-up, how much of a step is spent waiting for batches."""
@@ -124,10 +60,11 @@ class Baton:
         early.around(_BaseDataLoaderIter, "__next__", "baton.input", lambda args, kwargs: time.perf_counter_ns(), after)
 
     def tick(self) -> None:
+        """Is called at the end of each step. May pause the script."""
         self.num_ticks += 1
         self._epoch_starts.confirm()
         self._left -= 1
-        if not self._left:
+        if not self._left or time.perf_counter() > self._limit_s:
             try:
                 self._next()
             except Exception as fault:  # a trial that cannot be timed cannot race; the backend gets the reason
@@ -155,10 +92,10 @@ class Baton:
         now_ns, compiled, aside_ns = time.perf_counter_ns(), num_compiled(), self._trial.aside_ns()
         seconds = (now_ns - self._last_ns - (aside_ns - self._aside_ns)) / 1e9
         self._send_message(Ticked(seconds, self._input_ns / 1e9, compiled != self._start_compiled))
-        self._receive()  # the backend may let another trial run first
+        answer = self._receive()  # the backend may let another trial run first
         self._last_ns, self._start_compiled = time.perf_counter_ns(), compiled
         self._input_ns, self._aside_ns = 0, aside_ns
-        if self.num_ticks < self._warm_up:
+        if self.num_ticks < self._warm_up and not (isinstance(answer, Welcome) and answer.is_warm):
             self._left = 1
             return
         self._trial.after_warm_up()
@@ -175,10 +112,11 @@ class Baton:
     def _end(self) -> None:
         self._trial.synchronise()
         seconds = (time.perf_counter_ns() - self._start_ns) / 1e9
+        self._limit_s = math.inf
         self._stand(
             Standing(
                 self._first_step,
-                self._block.num_steps,
+                self.num_ticks - self._first_step,
                 seconds,
                 self._start_ns,
                 self._trial.count_samples() - self._start_samples,
@@ -206,6 +144,7 @@ class Baton:
                 self._left, self._next = 1, self._stop  # raised again at the next tick if the script catches it
                 self._stop()
         self._wake()
+        self._limit_s = time.perf_counter() + answer.limit_s
         if answer.lead_in:
             self._left, self._next = answer.lead_in, self._begin
         else:
@@ -224,7 +163,8 @@ class Baton:
     def forget(self) -> None:
         """Called in a forked child: the baton belongs to its parent."""
         if self._wire is not None:
-            self._wire, self._left = None, -1
+            self._wire = None
+            self._let_run()
 
     def finish(self, ending: Ending, is_always_told: bool = False) -> None:
         """Tells the backend that the script ends in this process. With `is_always_told`, the report is also sent if the
@@ -238,7 +178,10 @@ class Baton:
             except Exception:  # the ending is sent even if the report cannot be made
                 report = Report()
             self._wire.send(Finished(ending, report))
-        self._left = -1
+        self._let_run()
+
+    def _let_run(self) -> None:
+        self._left, self._limit_s = -1, math.inf
 
     def _give_up(self, fault: Exception) -> None:
         sentence = f"slipstream could not time this trial: {type(fault).__name__}: {fault}"

@@ -13,8 +13,8 @@ from slipstream.seams.patching import Patches, Substitute
 
 if TYPE_CHECKING:
     from slipstream.observe.fetch_recorder import FetchRecorder
-    from slipstream.observe.schedule import Schedule
-    from slipstream.observe.stack_sampler import StackSampler
+    from slipstream.observe.schedule.base import Schedule
+    from slipstream.observe.stacks.sampler import StackSampler
     from slipstream.observe.survey import Survey
     from slipstream.seams.command_line import CommandLineSeam
     from slipstream.trial.lifecycle import ScriptRun
@@ -138,7 +138,7 @@ class CheckMode:
             self._run.patches.around(arguments, "__init__", "transformers.arguments", lambda args, kwargs: None, after)
 
     def _start_schedule(self) -> None:
-        from slipstream.observe.check_schedule import CheckSchedule
+        from slipstream.observe.schedule.check_schedule import CheckSchedule
         from slipstream.observe.survey import Survey
         from slipstream.trial.recipe_protocol import find_schedule
 
@@ -224,7 +224,7 @@ class CheckMode:
     # --- the sampler ------------------------------------------------------------------------------------------------
 
     def _start_sampler(self, schedule: Schedule) -> None:
-        from slipstream.observe.stack_sampler import StackSampler
+        from slipstream.observe.stacks.sampler import StackSampler
 
         self._sampler = StackSampler(
             self._recorder,

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from slipstream.seams.patching import Patches
     from slipstream.trial.check_mode import CheckMode
     from slipstream.trial.forked import ForkSafety
+    from slipstream.trial.hooked_step_counter import HookedStepCounter
     from slipstream.trial.race_mode import RaceMode
     from slipstream.trial.recipe_protocol import AppliedRecipe, ApplyRecipe
-    from slipstream.trial.step_count import StepCount
 
 _LIBRARIES = ("lightning", "pytorch_lightning", "transformers", "accelerate", "datasets", "torchvision", "PIL", "numpy")
 
@@ -68,7 +68,7 @@ class ScriptRun:
         self._sink: Sink | None = self._make_sink()
         self.recorder = Recorder(self._sink)
         self._mode: CheckMode | RaceMode | None = None
-        self.step_count: StepCount | None = None
+        self.step_counter: HookedStepCounter | None = None
         self.import_hooks = ImportHooks()
         self.patches: Patches | None = None
         self._complained: set[str] = set()
@@ -138,10 +138,10 @@ class ScriptRun:
     def summary_line(self) -> str:
         """The line that `run` prints at the end: steps, seconds and samples."""
         seconds = (self.recorder.clock.now_ns() - self._start_ns) / 1e9
-        steps = self.step_count.num_steps if self.step_count is not None else 0
-        if self.step_count is None or not steps:
+        steps = self.step_counter.total_steps if self.step_counter is not None else 0
+        if self.step_counter is None or not steps:
             return f"slipstream: {seconds:.1f} s; no update and no batch was seen, so there was no step to count"
-        samples = self.step_count.count_samples()
+        samples = self.step_counter.count_samples()
         digits = 0 if samples >= 10 * seconds else 1
         rate = f", {samples / seconds:,.{digits}f} samples/s" if samples else ""
         return f"slipstream: {plural(steps, 'step')} in {seconds:.1f} s ({steps / seconds:.1f} steps/s{rate})"
@@ -151,21 +151,19 @@ class ScriptRun:
 
     def _on_torch(self, module: ModuleType) -> None:
         try:
-            self._install_step_count(module)
+            self._install_step_counter(module)
         except Exception as fault:  # an unknown version of torch: the script continues without slipstream
             self.complain("seams", fault)
 
-    def _install_step_count(self, torch: Any) -> None:
+    def _install_step_counter(self, torch: Any) -> None:
         from slipstream.seams.patching import Patches
-        from slipstream.trial.step_count import StepCount
+        from slipstream.trial.hooked_step_counter import HookedStepCounter
 
         self.patches = Patches(self.complain, torch.compiler.is_dynamo_compiling)
-        early = Patches(self.complain, torch.compiler.is_dynamo_compiling)
-        self.patches.on_close(early.close)
         if self.apply_recipe is not None and self.settings.recipe.choices:
             self.context = self.apply_recipe(self.settings.recipe, self.patches, self.complain, False)
-        self.step_count = StepCount()
-        self.step_count.install(self.patches, early)
+        self.step_counter = HookedStepCounter()
+        self.step_counter.install(self.patches)
 
     def complain(self, seam: str, fault: BaseException) -> None:
         """Reports a fault of slipstream once for each seam. The caller has disabled the seam."""

@@ -57,15 +57,13 @@ class RaceMode:
         from slipstream.trial.baton import Baton
         from slipstream.trial.epoch_starts import EpochStarts
         from slipstream.trial.fingerprint import FingerprintRecorder
+        from slipstream.trial.hooked_step_counter import HookedStepCounter
         from slipstream.trial.printed_metrics import PrintedMetrics
-        from slipstream.trial.step_count import StepCount
         from slipstream.trial.timed_trial import FingerprintedTrial
 
         run, settings = self._run, self._run.settings
         assert run.apply_recipe is not None
         run.patches = patches = Patches(run.complain, torch.compiler.is_dynamo_compiling)
-        early = Patches(run.complain, torch.compiler.is_dynamo_compiling)
-        patches.on_close(early.close)
         run.context = context = run.apply_recipe(settings.recipe, patches, run.complain, settings.role == "proof")
         context.is_racing = True
         context.technique = "fingerprint"  # what follows is not part of a technique
@@ -83,14 +81,13 @@ class RaceMode:
         metrics.install(patches)
         if settings.role == "fit":
             self._limit = self._limit_memory(fingerprint)
-        step_count = StepCount()
-        step_count.install(patches, early)
+        step_counter = HookedStepCounter((settings.tick,), "first", lambda: baton.tick())
         starts = EpochStarts(lambda: context.once_ns)
         starts.install(patches)
         timing = Patches(run.complain, torch.compiler.is_dynamo_compiling)
-        trial = FingerprintedTrial(run, context, fingerprint, metrics, step_count, timing, self._limit, noise)
+        trial = FingerprintedTrial(run, context, fingerprint, metrics, step_counter, timing, self._limit, noise)
         baton = self._baton = Baton(settings.baton, settings.warm_up, trial, starts)
-        self._count_ticks(baton, patches)
+        step_counter.install(patches, context)
         patches.on_close(timing.close)
         baton.time_input(timing)
 
@@ -103,15 +100,3 @@ class RaceMode:
         self._run.context.on_model(limit.begin)
         fingerprint.end_snapshots()
         return limit
-
-    def _count_ticks(self, baton: Baton, patches: Patches) -> None:
-        tick = self._run.settings.tick
-        if tick == "optimizer":
-            baton.count_updates(patches)
-        elif tick == "backward":
-            baton.count_backwards(patches)
-        elif tick == "input":
-            baton.count_batches(patches)
-        else:
-            assert self._run.context is not None
-            baton.count_calls(self._run.context)

@@ -69,7 +69,7 @@ def run_watched(
 
 def last_words(run: ScriptRun, base_step_ms: float | None, hint: str = "") -> Iterator[str]:
     """The lines to print when the script has ended."""
-    is_training = run.step_count is not None and run.step_count.num_steps > 0
+    is_training = run.step_counter is not None and run.step_counter.total_steps > 0
     told = [words for speak in run.context.last_words if (words := speak())] if run.context is not None else []
     happened = "".join(f"; {words}" for words in told)
     yield f"{run.summary_line()}{_saved(run, base_step_ms)}{happened}{hint if is_training else ''}"
@@ -87,11 +87,11 @@ def is_shortage(ending: Ending) -> bool:
 
 def _saved(run: ScriptRun, base_step_ms: float | None) -> str:
     """Compares the step time with the base that `tune` measured on this machine at another time."""
-    step_count = run.step_count
-    step_s = step_count.step_s() if step_count is not None else None
-    if step_count is None or step_s is None or not base_step_ms:
+    step_counter = run.step_counter
+    step_s = step_counter.step_s() if step_counter is not None else None
+    if step_counter is None or step_s is None or not base_step_ms:
         return ""
-    saved_s = step_count.num_steps * (base_step_ms / 1000 - step_s)
+    saved_s = step_counter.total_steps * (base_step_ms / 1000 - step_s)
     steps = f"; {step_s * 1000:.1f} ms a step, {{}} the {base_step_ms:.1f} ms that tune measured without the recipe"
     if saved_s <= 0:
         return steps.format("no faster than")

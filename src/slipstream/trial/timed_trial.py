@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from slipstream.seams.patching import Patches
 from slipstream.trial.fingerprint import FingerprintRecorder
 from slipstream.trial.forked import refuse
+from slipstream.trial.hooked_step_counter import HookedStepCounter
 from slipstream.trial.printed_metrics import PrintedMetrics
 from slipstream.trial.recipe_protocol import AppliedRecipe
-from slipstream.trial.step_count import StepCount
 from slipstream.wire.protocol import Report
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class FingerprintedTrial(TimedTrial):
         context: AppliedRecipe,
         fingerprint: FingerprintRecorder,
         metrics: PrintedMetrics,
-        step_count: StepCount,
+        step_counter: HookedStepCounter,
         timing: Patches,
         limit: Limit | None,
         noise: RoundingNoise | None,
@@ -62,13 +62,13 @@ class FingerprintedTrial(TimedTrial):
         self._context = context
         self._fingerprint = fingerprint
         self._metrics = metrics
-        self._step_count = step_count
+        self._step_counter = step_counter
         self._timing = timing
         self._limit = limit
         self._noise = noise
 
     def count_samples(self) -> int:
-        return self._step_count.count_samples()
+        return self._step_counter.count_samples()
 
     def synchronise(self) -> None:
         self._fingerprint.synchronise()

@@ -10,11 +10,13 @@ import msgspec
 from slipstream.diagnose.statistics import median
 from slipstream.records import BlockTiming
 
-BLOCK_S = 0.1  # noise lasts about a second: short blocks share it best, and more of them fit in the budget
+# Noise lasts about a second: short blocks share it best. The load of other programs is counted in ticks of 10 ms, which
+# a shorter block could not resolve.
+BLOCK_S = 0.25
 FEW_STEPS = 2  # at least: in some scripts every other step takes twice as long
 MOST_AT_ONCE = 4  # batches of several workers arrive in bursts: fewer steps would time only a burst
 ENOUGH_S = 0.5  # with blocks longer than this, bursts average out over blocks
-LONG_STEP_S = 2.0  # a longer step is a block of its own
+LONG_STEP_S = 1.0  # a longer step is a block of its own, and refills the caches by itself: it needs no lead-in
 SHORT_EPOCH_S = 2.5
 LEAD_IN_SHARE = 16  # one lead-in step for this many timed steps: caches are cold when a trial gets the baton
 
@@ -33,11 +35,11 @@ def block(block_plan: BlockPlan, times: int = 1) -> tuple[int, int]:
     of epochs, so that every block includes the same number of epoch starts. If the length of the training is known, a
     block takes at most a third of it, because a script that ends in its first block is never timed."""
     num_steps = times * (1 if block_plan.step_s > LONG_STEP_S else _num_steps(block_plan))
-    lead_in = max(1, num_steps // LEAD_IN_SHARE)
+    lead_in = max(1, num_steps // LEAD_IN_SHARE) if block_plan.step_s <= LONG_STEP_S else 0
     if _is_short(block_plan):
         num_steps = math.ceil((num_steps + lead_in) / block_plan.epoch_steps) * block_plan.epoch_steps - lead_in
     if block_plan.training_steps and num_steps + lead_in > block_plan.training_steps // 3:
-        lead_in = 1
+        lead_in = min(1, lead_in)
         num_steps = max(1, block_plan.training_steps // 3 - lead_in)
     return num_steps, lead_in
 

@@ -1,27 +1,52 @@
-"""The time budget of a tuning, measured with the backend's clock, and the shares of it that are reserved for later
-phases."""
+"""The time of a tuning, measured with the backend's clock: how much there is, what the phases cost, and how many arms
+can be raced in it."""
 
 from __future__ import annotations
 
+import math
+
+from slipstream.diagnose.statistics import median
+from slipstream.tuning.successive_halving import LEAST_ROUNDS, MOST_ROUNDS, rung_sizes
 from slipstream.wire.backend import RaceBackend
 
-# Shares of the budget. The final race of the whole recipe against the base always gets its share, because the user is
-# shown its result.
-TOTAL_SHARE = 0.25
-COMBINING_SHARE = 0.2
-CLIMBING_SHARE = 0.1
-PROVING_SHARE = 0.15  # for proving techniques that were kept provisionally
-HOPE_SHARE = 0.4  # if nothing has won: for proving the most promising candidate
+# Share of the budget that is kept for the proof. Its pairs of fresh processes decide whether anything is kept at all.
+PROOF_SHARE = 0.4
+# Time that was lost to other programs is added to the budget. A default budget may double; one that the user named
+# holds within 20%, of which the last block and the end of trials need a part.
+MOST_EXTENSION, MOST_NAMED_EXTENSION = 1.0, 0.15
+USUAL_PAIRS = 16  # that a default budget is made for: enough for a gain of 1.3 times the spread of a pair
+USUAL_PASSES = 2  # the second one has fewer arms; further ones are taken from what is left
+PAIR_ROUNDS = 4  # of a pair of the proof, at least: the median of fewer follows a single outlier
+BLOCKS_PER_START = 3.0  # seconds of blocks for each second of starts in a pair: mostly, blocks vary more than processes
+LONG_BLOCK_S = 1.0  # with longer blocks the first rung has as few rounds as possible
+SHORTEST_S, LONGEST_S = 60.0, 3600.0  # of a default budget
 
 
 class Budget:
-    def __init__(self, backend: RaceBackend, budget_s: float) -> None:
+    def __init__(self, backend: RaceBackend, budget_s: float | None) -> None:
         self._backend = backend
         self._start_s = backend.now_s()
-        self.budget_s = budget_s
+        self._is_named = budget_s is not None
+        self._given_s = budget_s or SHORTEST_S
+        self._lost_s = 0.0
 
     def now_s(self) -> float:
         return self._backend.now_s()
+
+    @property
+    def budget_s(self) -> float:
+        most = MOST_NAMED_EXTENSION if self._is_named else MOST_EXTENSION
+        return self._given_s + min(self._lost_s, most * self._given_s)
+
+    def follow(self, costs: Costs, num_arms: int) -> bool:
+        """Sets the default budget of a script, unless the user named one. Returns whether it did."""
+        if not self._is_named:
+            self._given_s = round_up(self.spent_s() + costs.whole_s(num_arms))
+        return not self._is_named
+
+    def lose(self, seconds: float) -> None:
+        """These seconds were lost to other programs."""
+        self._lost_s += seconds
 
     def spent_s(self) -> float:
         return self.now_s() - self._start_s
@@ -29,19 +54,64 @@ class Budget:
     def left_s(self) -> float:
         return max(0.0, self.budget_s - self.spent_s())
 
-    def ahead_s(self, kept_back: float) -> float:
-        """The time at which only this share of the remaining budget will be left."""
-        return self.now_s() + self.left_s() * (1.0 - kept_back)
-
-    def moment_s(self, kept_back: float) -> float:
-        """The time at which only this share of the whole budget will be left."""
+    def end_s(self, kept_back: float = 0.0) -> float:
+        """The time at which only this share of the budget will be left."""
         return self._start_s + self.budget_s * (1.0 - kept_back)
 
 
-def share_kept_back(num_winners: int, num_climbing: int, num_provisional: int) -> float:
-    """The share to reserve during the single races. Time for combining, climbing and proving is reserved only if there
-    is something to combine, to climb or to prove."""
-    combining = COMBINING_SHARE if num_winners > 1 else 0.0
-    climbing = CLIMBING_SHARE if num_climbing else 0.0
-    proving = PROVING_SHARE if num_provisional else 0.0
-    return TOTAL_SHARE + combining + climbing + proving if num_winners or num_provisional else 0.0
+class Costs:
+    """What starts and blocks take, as measured so far."""
+
+    def __init__(self, step_s: float, block: tuple[int, int]) -> None:
+        self._step_s = step_s  # from the check
+        self._block = block  # steps and lead-in
+        self._starts_s: list[float] = []
+        self._cold_starts_s: list[float] = []
+        self._blocks_s: list[float] = []
+
+    def started(self, seconds: float, is_cold: bool = False) -> None:
+        (self._cold_starts_s if is_cold else self._starts_s).append(seconds)
+
+    def blocked(self, seconds: float) -> None:
+        self._blocks_s.append(seconds)
+
+    def start_s(self) -> float:
+        """The first start prepares what later ones share."""
+        return median(self._starts_s[1:] or self._starts_s or [0.0])
+
+    def cold_start_s(self) -> float:
+        return median(self._cold_starts_s) if self._cold_starts_s else max(self._starts_s, default=0.0)
+
+    def block_s(self) -> float:
+        return median(self._blocks_s[-9:]) if self._blocks_s else sum(self._block) * self._step_s
+
+    def race_s(self, num_trials: int, num_rounds: int) -> float:
+        return num_trials * (self.start_s() + num_rounds * self.block_s())
+
+    def pass_s(self, num_arms: int, num_fixed: int, first_rounds: int = LEAST_ROUNDS) -> float:
+        """One pass of successive halving, in which `num_fixed` trials run beside the arms of every rung."""
+        return sum(self.race_s(size + num_fixed, rounds) for size, rounds in rung_sizes(num_arms, first_rounds))
+
+    def num_affordable(self, seconds: float, num_fixed: int) -> int:
+        """How many arms a pass can have in that time."""
+        number = 0
+        while number < 200 and self.pass_s(number + 1, num_fixed) <= seconds:
+            number += 1
+        return number
+
+    def pair_s(self) -> float:
+        """A pair of the proof: two starts and their blocks."""
+        starts_s = 2 * self.cold_start_s()
+        return starts_s + max(BLOCKS_PER_START * starts_s, 2 * PAIR_ROUNDS * self.block_s())
+
+    def whole_s(self, num_arms: int) -> float:
+        """A tuning that races all arms, with a second pass over half of them, and a proof of the usual length."""
+        first_rounds = MOST_ROUNDS if self.block_s() < LONG_BLOCK_S else LEAST_ROUNDS
+        passes_s = sum(self.pass_s(math.ceil(num_arms / 2**number), 2, first_rounds) for number in range(USUAL_PASSES))
+        return max(passes_s / (1.0 - PROOF_SHARE), passes_s + USUAL_PAIRS * self.pair_s())
+
+
+def round_up(seconds: float) -> float:
+    """To half a minute, or to whole minutes from five on; between the shortest and the longest default budget."""
+    step_s = 30.0 if seconds <= 300.0 else 60.0
+    return min(max(math.ceil(seconds / step_s) * step_s, SHORTEST_S), LONGEST_S)

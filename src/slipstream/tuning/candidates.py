@@ -1,5 +1,5 @@
 """Selects the techniques to race: all that apply, the most promising first. The others get a verdict with the
-reason."""
+reason. A technique with a setting is an arm."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from slipstream.records import NUMERICS, Choice, NumericsClass, Recipe, Session, Setting, TorchFacts, Verdict
+from slipstream.recipe.source_edits import is_writable
+from slipstream.records import NUMERICS, Choice, NumericsClass, Recipe, Session, Setting, Verdict
 from slipstream.techniques._core.card import Answer, Card
 from slipstream.techniques._core.catalogue import Technique
 from slipstream.techniques._core.observation import Observation
 from slipstream.tuning.options import TuneOptions
 
-FEW_BEFORE = 3  # candidates that race before lower precision without hardware support
-HOPELESS = 0.6  # times the speed: no other technique makes up for such a loss
+MOST_SETTINGS = 2  # of one technique in one pass: the best guess and the one that is next to it
 CONTROL = "nothing"  # the technique of the A/A control, which runs in every tuning and is no candidate
 
 
@@ -24,11 +24,20 @@ class Candidate(msgspec.Struct, frozen=True):
     settings: tuple[Setting, ...]  # best guess first
     gain: float = 1.0  # predicted by the findings
     is_keepable: bool = True  # False: timed to report its gain, but kept only if --only names it
-    is_doubtful: bool = False  # no hardware support: it will probably be ended after a step or two
 
     @property
     def first(self) -> Choice:
         return Choice(self.technique, self.settings[0])
+
+    @property
+    def is_numeric(self) -> bool:
+        return all(isinstance(setting, int) and not isinstance(setting, bool) for setting in self.settings)
+
+
+class Arm(msgspec.Struct, frozen=True):
+    candidate: Candidate
+    choice: Choice
+    recipe: Recipe  # the recipe so far with this choice
 
 
 def propose(
@@ -54,20 +63,7 @@ def propose(
     # (compile) cost most and come last among equals.
     rank = observation.rank_of
     candidates.sort(key=lambda one: (rank(one.technique, one.card.causes), -one.gain, one.card.needs_proof))
-    return _soon(candidates, observation.torch), refused
-
-
-def _soon(candidates: list[Candidate], facts: TorchFacts | None) -> list[Candidate]:
-    """Moves lower precision to the front. With hardware support it gains most, and comes after the best candidate.
-    Without it, it usually fails after one or two steps, which may be long, and comes after a few more candidates."""
-    has_units = facts is None or facts.has_fast_bf16 or facts.has_fast_fp16
-    num_before = 1 if has_units else FEW_BEFORE
-    if not has_units:
-        candidates = [
-            msgspec.structs.replace(one, is_doubtful=one.card.numerics == "approximate") for one in candidates
-        ]
-    lower = [one for one in candidates[num_before:] if one.card.numerics == "approximate"]
-    return [*candidates[:num_before], *lower, *(one for one in candidates[num_before:] if one not in lower)]
+    return candidates, refused
 
 
 def latecomers(
@@ -85,26 +81,26 @@ def latecomers(
     return found
 
 
-def ruled_out(verdicts: Sequence[Verdict], raced: Collection[str]) -> set[str]:
-    """The techniques that are not worth racing again: all that raced alone, except those that only gained too
-    little."""
-    out = set()
-    for ident in raced:
-        seen = [verdict for verdict in verdicts if verdict.technique == ident]
-        if any(verdict.kind != "single" or not _only_gained_too_little(verdict) for verdict in seen):
-            out.add(ident)
-    return out
+def settings_to_race(candidate: Candidate, seen: Mapping[Setting, float]) -> list[Setting]:
+    """The settings of a technique that race in the next pass. `seen` are the gains of those that raced before. The best
+    of these races again with its untried neighbour; without one, the best guesses race."""
+    if not seen:
+        return list(candidate.settings[:MOST_SETTINGS])
+    best = max(seen, key=lambda setting: seen[setting])
+    return [best, *untried_neighbours(candidate, best, seen)][:MOST_SETTINGS]
 
 
-def _only_gained_too_little(verdict: Verdict) -> bool:
-    """Whether the technique neither failed, nor was unsound or much slower, nor was faster and refused for another
-    reason."""
-    is_unsound = verdict.numerics is not None and verdict.numerics.is_sound is False
-    if is_unsound or verdict.decision not in ("rejected", "unsure"):
-        return False
-    if verdict.speed is None:
-        return verdict.decision == "unsure"
-    return verdict.speed.ratio > HOPELESS and verdict.speed.low <= 1.0
+def untried_neighbours(candidate: Candidate, setting: Setting, tried: Collection[Setting]) -> list[Setting]:
+    """For numbers, the next larger and the next smaller one that were not tried. Names have no neighbours: for them it
+    is the next one in the list."""
+    if setting not in candidate.settings:
+        return []
+    if candidate.is_numeric:
+        ordered = sorted(candidate.settings, key=int)
+        at = ordered.index(setting)
+        beside = [*ordered[at + 1 : at + 2], *ordered[max(0, at - 1) : at]]
+        return [one for one in beside if one not in tried]
+    return [one for one in candidate.settings if one not in tried][:1]
 
 
 def _refuse_unknown(option: str, named: Sequence[str], offered: Mapping[str, Technique]) -> None:
@@ -134,9 +130,14 @@ def _consider(
         settings = _settings(technique, observation, beside) if asked.is_yes else ()
         gain = observation.gain_of(card.causes)
     except Exception as fault:  # a technique that fails on this script must not affect the others
-        return Verdict(ident, True, "failed", f"could not tell whether it applies: {type(fault).__name__}: {fault}")
+        reason = f"could not tell whether it applies: {type(fault).__name__}: {fault}"
+        return Verdict(ident, True, "failed", reason, cause="failed")
     if not asked.is_yes:
         return _refused(ident, asked.reason)
+    if order.is_patchable:
+        settings = tuple(one for one in settings if is_writable(observation, Choice(ident, one), technique))
+        if not settings:
+            return _refused(ident, "slipstream patch cannot write it into this source")
     if not settings:
         return _refused(ident, "no setting is worth trying here")
     return Candidate(ident, card, settings, gain, not card.is_opt_in or ident in order.only)
@@ -155,7 +156,7 @@ def _settings(technique: Technique, observation: Observation, beside: Recipe | N
 
 
 def _refused(ident: str, reason: str) -> Verdict:
-    return Verdict(ident, True, "not_applicable", reason)
+    return Verdict(ident, True, "not_applicable", reason, cause="not_applicable")
 
 
 def is_looser(numerics: NumericsClass, allowed: NumericsClass) -> bool:

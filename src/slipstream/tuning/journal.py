@@ -1,5 +1,5 @@
-"""The journal of a tuning: a file to which decisions are appended, so that an interrupted tuning can be resumed. A
-journal of another script, with other options, of another machine, or older than a day is ignored."""
+"""The journal of a tuning: a file to which results are appended, so that `--resume` can continue it. A
+journal of another script, with other options, of another machine, or older than a week is ignored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream.store.decoding import DamagedFileError, one_error
 from slipstream.store.safe_files import append_file, open_directory, read_file, write_file
 from slipstream.tuning.options import TuneOptions
 
-MAX_AGE = timedelta(days=1)
+MAX_AGE = timedelta(days=7)
 _LIMIT_BYTES = 64 << 20  # a verdict takes a few kilobytes
 
 
@@ -25,42 +25,63 @@ class Header(msgspec.Struct, frozen=True, tag="tuning"):
     created: str
 
 
-class Decided(msgspec.Struct, frozen=True, tag="verdict"):
-    verdict: Verdict
-
-
-class FinishedRecipe(msgspec.Struct, frozen=True, tag="recipe"):
-    """The recipe is complete. Only the final race is left."""
+class Selected(msgspec.Struct, frozen=True, tag="selected"):
+    """The state after a pass."""
 
     recipe: Recipe
-    revised: list[Verdict] = []  # all verdicts at that time
+    gain: float  # its estimated log ratio against the base
+    verdicts: list[Verdict] = []
+    is_last: bool = False  # only the proof is left
+
+
+class Paired(msgspec.Struct, frozen=True, tag="pair"):
+    """One pair of the proof of a recipe."""
+
+    recipe: Recipe
+    log_ratio: float
+
+
+class ProofBegun(msgspec.Struct, frozen=True, tag="proof"):
+    recipe: Recipe
+
+
+Entry = Header | Selected | ProofBegun | Paired
 
 
 class Journal:
     """Reads and writes the journal. Without a path it stores nothing."""
 
-    def __init__(self, path: str, facts: dict[str, str]) -> None:
+    def __init__(self, path: str, facts: dict[str, str], is_resumed: bool = False) -> None:
         self._path = Path(path) if path else None
-        self.verdicts: list[Verdict] = []
-        self.finished: FinishedRecipe | None = None
+        self.selected: Selected | None = None
         self.fault = ""  # why no journal could be kept
-        self._open(facts)
+        self._proofs: list[Recipe] = []
+        self._pairs: list[Paired] = []
+        self._open(facts, is_resumed)
 
     @property
     def is_kept(self) -> bool:
         return self._path is not None
 
-    def remember(self, verdict: Verdict) -> None:
-        self._append(Decided(verdict))
+    def remember_pass(self, recipe: Recipe, gain: float, verdicts: list[Verdict], is_last: bool) -> None:
+        self._append(Selected(recipe, gain, list(verdicts), is_last))
 
-    def finish(self, recipe: Recipe, verdicts: list[Verdict]) -> None:
-        self._append(FinishedRecipe(recipe, list(verdicts)))
+    def begin_proof(self, recipe: Recipe) -> tuple[int, list[float]]:
+        """The number of this proof in the tuning, from 1 on, and the pairs of it that are known."""
+        if recipe not in self._proofs:
+            self._proofs.append(recipe)
+            self._append(ProofBegun(recipe))
+        known = [one.log_ratio for one in self._pairs if one.recipe == recipe]
+        return self._proofs.index(recipe) + 1, known
+
+    def remember_pair(self, recipe: Recipe, log_ratio: float) -> None:
+        self._append(Paired(recipe, log_ratio))
 
     def delete(self) -> None:
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
-    def _open(self, facts: dict[str, str]) -> None:
+    def _open(self, facts: dict[str, str], is_resumed: bool) -> None:
         if self._path is None:
             return
         try:
@@ -69,13 +90,9 @@ class Journal:
         except OSError as error:
             self._give_up(error)
             return
-        entries = _read(self._path)
+        entries = _read(self._path) if is_resumed else []
         if entries and isinstance(entries[0], Header) and _is_current(entries[0], facts):
-            for entry in entries[1:]:
-                if isinstance(entry, FinishedRecipe):
-                    self.finished, self.verdicts = entry, list(entry.revised)
-                elif isinstance(entry, Decided):
-                    self.verdicts.append(entry.verdict)
+            self._take(entries[1:])
             return
         try:
             write_file(self._path, b"")
@@ -83,7 +100,16 @@ class Journal:
             self._give_up(error)
         self._append(Header(facts, datetime.now(timezone.utc).isoformat()))
 
-    def _append(self, entry: Header | Decided | FinishedRecipe) -> None:
+    def _take(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            if isinstance(entry, Selected):
+                self.selected = entry
+            elif isinstance(entry, ProofBegun):
+                self._proofs.append(entry.recipe)
+            elif isinstance(entry, Paired):
+                self._pairs.append(entry)
+
+    def _append(self, entry: Entry) -> None:
         if self._path is None:
             return
         try:
@@ -96,12 +122,12 @@ class Journal:
         resumed."""
         self._path = None
         why = f"{error.filename}: {error.strerror}"
-        self.fault = f"No journal could be kept ({why}): if this tuning is interrupted, it cannot be resumed."
+        self.fault = f"No journal could be kept ({why}): this tuning cannot be resumed."
 
 
-def _read(path: Path) -> list[Header | Decided | FinishedRecipe]:
+def _read(path: Path) -> list[Entry]:
     """Reads up to the first incomplete line, which is the last one if the machine stopped while writing it."""
-    entries: list[Header | Decided | FinishedRecipe] = []
+    entries: list[Entry] = []
     try:
         lines = read_file(path, _LIMIT_BYTES).splitlines()
     except OSError:
@@ -109,7 +135,7 @@ def _read(path: Path) -> list[Header | Decided | FinishedRecipe]:
     for line in lines:
         try:
             with one_error():
-                entries.append(msgspec.json.decode(line, type=Header | Decided | FinishedRecipe))
+                entries.append(msgspec.json.decode(line, type=Entry))
         except DamagedFileError:
             break
     return entries
@@ -135,6 +161,6 @@ def facts_of(session: Session, order: TuneOptions) -> dict[str, str]:
         "python": environment.python,
         "slipstream": environment.slipstream,
         "torch": environment.torch.version if environment.torch else "",
-        "order": f"{sorted(order.only)} {sorted(order.without)} {order.allow} {order.margin} {order.alpha}",
+        "order": str(msgspec.structs.replace(order, budget_s=None, journal="", is_resumed=False)),
     }
     return facts | {f"library {name}": version for name, version in sorted(environment.libraries.items())}

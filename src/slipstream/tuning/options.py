@@ -8,11 +8,13 @@ from slipstream.records import NumericsClass
 
 
 class TuneOptions(msgspec.Struct, frozen=True):
-    budget_s: float = 300.0
+    budget_s: float | None = None  # None: follows from the script
     only: tuple[str, ...] = ()  # race only these techniques
     without: tuple[str, ...] = ()
     allow: NumericsClass = "approximate"  # the loosest class that is tried
     journal: str = ""  # path of the journal; "": none is kept
+    is_resumed: bool = False  # continue from the journal
+    is_patchable: bool = False  # race only what can be written into the source
     margin: float = 0.01  # a gain must exceed this
     alpha: float = 0.05  # probability that a tuning of useless candidates keeps anything
     seed: int = 0  # for the order in which trials take turns

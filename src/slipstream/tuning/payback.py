@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 
-from slipstream.diagnose.training_time import training_length
-from slipstream.records import Session
-
 CHANCE = 0.1  # of a start-up: two starts of the same script differ by this much
 
 
@@ -23,9 +20,7 @@ def payback_steps(one_off: float, base_step_s: float, step_s: float) -> int | No
     return math.ceil(one_off / (base_step_s - step_s) - 1e-6)
 
 
-def never_pays(steps: int | None, session: Session) -> str:
-    """Why the one-off cost does not pay off in this training. "" if it does, or if the length is unknown."""
-    num_steps, _ = training_length(session)
-    if steps is None or num_steps is None or steps <= num_steps:
-        return ""
-    return f"pays off only after {steps:,} steps; this training has {num_steps:,.0f}"
+def pays_within(steps: int | None, num_training_steps: float | None) -> bool:
+    """Whether the one-off cost is recovered within the training. A training of unknown length is taken to be long
+    enough."""
+    return steps is None or num_training_steps is None or steps <= num_training_steps

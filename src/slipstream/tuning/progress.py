@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from slipstream.records import Verdict
+from slipstream.records import Recipe, Verdict
 
 
 class ProgressListener(Protocol):
@@ -23,8 +23,16 @@ class ProgressListener(Protocol):
         """A verdict is known. A later phase may revise it. The returned tuning has the final verdicts."""
         ...
 
-    def left(self, seconds: float) -> None:
-        """The seconds of the budget that are left."""
+    def left(self, seconds: float, budget_s: float) -> None:
+        """The seconds of the budget that are left, and the whole budget, which grows while other programs disturb."""
+        ...
+
+    def best(self, recipe: Recipe, ratio: float) -> None:
+        """The best recipe so far, and how many times as fast as the base it seems to be."""
+        ...
+
+    def waiting(self, cores: float) -> None:
+        """Other programs use so many cores, and no trial runs until they are done. 0.0: the waiting is over."""
         ...
 
     def note(self, sentence: str) -> None: ...
@@ -45,7 +53,13 @@ class SilentListener:
     def decided(self, verdict: Verdict) -> None:
         pass
 
-    def left(self, seconds: float) -> None:
+    def left(self, seconds: float, budget_s: float) -> None:
+        pass
+
+    def best(self, recipe: Recipe, ratio: float) -> None:
+        pass
+
+    def waiting(self, cores: float) -> None:
         pass
 
     def note(self, sentence: str) -> None:

@@ -1,37 +1,44 @@
-"""Builds the result of a tuning from its state: numbers for the table, the report and the recipe file."""
+"""Builds the result of a tuning from its state: figures for the table, the report and the recipe file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 import msgspec
 
 from slipstream.diagnose.training_time import training_length
 from slipstream.recipe.source_edits import edits_of
 from slipstream.records import Choice, Edit, Recipe, Session, Speed, Summary, TrialRecord, Tuning, Verdict
-from slipstream.tuning.comparison import Comparison
+from slipstream.tuning import verdicts
+from slipstream.tuning.candidates import CONTROL
+from slipstream.tuning.proof import Proof
 from slipstream.tuning.state import TuningState
-from slipstream.tuning.verdicts import batch_size, paired, samples_per_s
 
 
-def conclude(state: TuningState, total: Comparison | None, is_complete: bool, was_interrupted: bool) -> Tuning:
-    summary, base = state.session.summary, state.pool.record(state.base)
+def conclude(state: TuningState, proofs: Sequence[Proof], is_complete: bool, was_interrupted: bool) -> Tuning:
+    """The recipe is kept if a proof says so. Otherwise the best recipe is only named, with what is known of it."""
+    kept = next((proof for proof in proofs if proof.is_kept), None)
+    recipe = kept.recipe if kept is not None else Recipe()
+    candidate, candidate_speed = (Recipe(), None) if kept is not None else _candidate(state, proofs)
+    base, load = state.pool.record(state.base), state.runner.load
+    summary = state.session.summary
     is_timed = any(timing.num_steps for timing in state.base.timings)
     step_ms = state.base_step_s() * 1e3 if is_timed or summary is None else summary.step_ms
-    speed = _total_speed(state) if total is not None and state.recipe.choices else None
-    before, after = _seconds(state.session, speed, base.startup_s, _one_off_s(state.verdicts))
-    noise = state.noise.speed()
-    rate = samples_per_s(state, base, step_ms / 1e3) or 0.0
-    rows = [paired(verdict, step_ms, rate) for verdict in state.verdicts]
+    rate = verdicts.samples_per_s(state) or 0.0
+    speed = kept.speed if kept is not None else None
+    one_off = next((one.one_off_s for one in state.verdicts if one.kind == "total" and one.recipe == recipe), 0.0)
+    before, after = _seconds(state.session, speed, base.startup_s, one_off)
+    noise = verdicts.estimate(fmean(state.control_gains)) if state.control_gains else None
+    rows = [_in_proportion(_settled(verdict, recipe), step_ms, rate) for verdict in state.verdicts]
     return Tuning(
         base_step_ms=step_ms,
         base_samples_per_s=rate,
-        verdicts=[*rows, *_of_noise(noise, state.noise.note())],
+        verdicts=[*rows, *_of_noise(noise)],
         total=speed,
-        recipe=state.recipe,
+        recipe=recipe,
         noise=noise,
-        noise_note=state.noise.note(),
-        base_batch_size=batch_size(state),
+        base_batch_size=verdicts.batch_size(state),
         base_peak_bytes=base.device_peak_bytes or base.peak_bytes or None,
         ceiling_ms=_ceiling_ms(summary, step_ms),
         seconds_before=before,
@@ -40,14 +47,52 @@ def conclude(state: TuningState, total: Comparison | None, is_complete: bool, wa
         is_complete=is_complete,
         was_interrupted=was_interrupted,
         trials=[_without_sketches(record) for record in state.pool.past],
-        edits=_edits(state, total),
+        edits=_edits(state, recipe),
+        candidate=candidate,
+        candidate_speed=candidate_speed,
+        candidate_edits=_edits(state, candidate),
+        writable=state.writable,
+        writable_speed=_writable_speed(state, proofs),
+        writable_edits=_edits(state, state.writable),
+        num_rounds=load.num_rounds,
+        num_discarded=len(load.foreign_cores),
+        foreign_cores=state.runner.mean_foreign_cores(),
+        waited_s=load.waited_s,
         notes=list(state.notes),
     )
 
 
-def _total_speed(state: TuningState) -> Speed | None:
-    """The speed in the final race or, if that could not be timed, in the race by which the recipe was kept."""
-    return next((verdict.speed for verdict in state.verdicts if verdict.kind == "total"), None)
+def _candidate(state: TuningState, proofs: Sequence[Proof]) -> tuple[Recipe, Speed | None]:
+    """The best recipe that nothing speaks against. Its speed has an interval if pairs of a proof gave one."""
+    open_proofs = [proof for proof in proofs if proof.outcome in ("not_proved", "measured", "other_load")]
+    if open_proofs:
+        return open_proofs[0].recipe, open_proofs[0].speed
+    if proofs or not state.recipe.choices:
+        return Recipe(), None
+    return state.recipe, verdicts.estimate(state.estimates.get(state.recipe, 0.0))
+
+
+def _writable_speed(state: TuningState, proofs: Sequence[Proof]) -> Speed | None:
+    """With an interval if it was proved, else the estimate of the selection."""
+    if not state.writable.choices:
+        return None
+    proved = [proof.speed for proof in proofs if proof.recipe == state.writable and proof.speed is not None]
+    return proved[0] if proved else verdicts.estimate(state.estimates[state.writable])
+
+
+def _settled(verdict: Verdict, recipe: Recipe) -> Verdict:
+    """A technique that the selection chose is kept only if the recipe that was proved holds it."""
+    if verdict.kind != "single" or verdict.decision != "kept" or verdict.choice in recipe.choices:
+        return verdict
+    return msgspec.structs.replace(verdict, decision="unsure", cause="not_proved")
+
+
+def _in_proportion(verdict: Verdict, step_ms: float, rate: float) -> Verdict:
+    """Derives step and rate from the base's and the ratio, so that all rows agree."""
+    if verdict.speed is None or verdict.step_ms is None:
+        return verdict
+    ratio = verdict.speed.ratio
+    return msgspec.structs.replace(verdict, step_ms=step_ms / ratio, samples_per_s=rate * ratio if rate else None)
 
 
 def _ceiling_ms(summary: Summary | None, step_ms: float) -> float | None:
@@ -59,18 +104,10 @@ def _ceiling_ms(summary: Summary | None, step_ms: float) -> float | None:
     return best_ms / summary.step_ms * step_ms
 
 
-def _of_noise(speed: Speed | None, note: str) -> list[Verdict]:
+def _of_noise(speed: Speed | None) -> list[Verdict]:
     if speed is None:
         return []
-    reason = note or "the A/A control: within the noise"
-    recipe = Recipe((Choice("nothing"),))
-    return [
-        Verdict("nothing", True, "unsure" if note else "rejected", reason, speed=speed, recipe=recipe, kind="noise")
-    ]
-
-
-def _one_off_s(verdicts: Sequence[Verdict]) -> float:
-    return next((verdict.one_off_s for verdict in verdicts if verdict.kind == "total"), 0.0)
+    return [Verdict(CONTROL, True, "rejected", speed=speed, recipe=Recipe((Choice(CONTROL),)), kind="noise")]
 
 
 def _seconds(
@@ -96,7 +133,7 @@ def _without_sketches(record: TrialRecord) -> TrialRecord:
     return msgspec.structs.replace(record, fingerprint=fingerprint)
 
 
-def _edits(state: TuningState, total: Comparison | None) -> list[Edit]:
-    """The source edits that the trial of the whole recipe recorded, or else those that the techniques propose."""
-    seen = state.pool.record(total.trials).edits if total is not None else []
-    return edits_of(state.session, state.recipe, seen, state.techniques)
+def _edits(state: TuningState, recipe: Recipe) -> list[Edit]:
+    """The source edits that trials of the recipe recorded, or else those that the techniques propose."""
+    seen = [edit for record in state.pool.past if record.spec.recipe == recipe for edit in record.edits]
+    return edits_of(state.session, recipe, list(dict.fromkeys(seen)), state.techniques) if recipe.choices else []

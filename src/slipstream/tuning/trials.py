@@ -4,7 +4,9 @@ trials. The pool keeps no more trials running than fit in memory. It makes no de
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 import msgspec
 
@@ -20,6 +22,14 @@ _NAMES: dict[Role, str] = {
 }
 
 
+class Inert(msgspec.Struct, frozen=True):
+    """A technique of a recipe that changed nothing in this script."""
+
+    technique: str
+    cause: Literal["declined", "no_effect"]
+    reason: str = ""  # that the technique gave
+
+
 class RaceError(Exception):
     """There is nothing to compare with. The message is for the user."""
 
@@ -27,23 +37,26 @@ class RaceError(Exception):
 class RecipeTrials:
     """One recipe in one role, with its running trial and the records of earlier ones."""
 
-    def __init__(self, role: Role, recipe: Recipe, precision: Precision = "fp32", draw: int = 0) -> None:
+    def __init__(
+        self, role: Role, recipe: Recipe, precision: Precision = "fp32", draw: int = 0, is_cold: bool = False
+    ) -> None:
+        """`is_cold`: its processes are never forked, so they share nothing by chance with others."""
         self.role = role
         self.recipe = recipe
+        self.is_cold = is_cold
         self._precision: Precision = precision
         self._draw = draw
         self.trial: int | None = None  # the running trial
         self.past: list[TrialRecord] = []
         self.timings: list[BlockTiming] = []
         self.timings_of_trial: list[BlockTiming] = []  # timed blocks of the running trial
-        self.age = 0  # steps that the running trial has done
 
     @property
     def name(self) -> str:
         return _NAMES.get(self.role) or (f"proof of {self.recipe}" if self.role == "proof" else str(self.recipe))
 
     def spec(self, ident: int) -> TrialSpec:
-        return TrialSpec(ident, self.role, self.recipe, self._precision, self._draw)
+        return TrialSpec(ident, self.role, self.recipe, self._precision, self._draw, self.is_cold)
 
     @property
     def num_steps(self) -> int:
@@ -83,11 +96,6 @@ class TrialPool:
     def is_relaunching(self) -> bool:
         return self._backend.capacity() < 2
 
-    def renew(self) -> None:
-        """Trials that enter from now on share no chance differences, such as the memory layout, with earlier ones."""
-        self._expected.clear()
-        self._backend.renew()
-
     def expect(self, trials: RecipeTrials | None) -> None:
         """Announces the trials that enter next. They may be started while another trial enters."""
         if trials is not None and trials.trial is None and id(trials) not in self._expected:
@@ -107,27 +115,32 @@ class TrialPool:
         if failure:
             self._file(trials, ident)
         else:
-            trials.trial, trials.timings_of_trial, trials.age = ident, [], 0
+            trials.trial, trials.timings_of_trial = ident, []
             self._running.append(trials)
         return failure
 
-    def run_block(self, trials: RecipeTrials, round: int, num_steps: int, lead_in: int) -> BlockTiming:
+    def run_block(
+        self, trials: RecipeTrials, round: int, num_steps: int, lead_in: int, limit_s: float = math.inf
+    ) -> BlockTiming:
         """Runs a block. A script that ended in the block before is started again first."""
         failure = self.enter(trials)
         if failure:
             return BlockTiming(-1, round, 0, 0, 0.0, 0, failure=failure)
         assert trials.trial is not None
-        timing = self._spread_costs(self._backend.run_block(trials.trial, round, num_steps, lead_in))
+        timing = self._spread_costs(self._backend.run_block(trials.trial, round, num_steps, lead_in, limit_s))
         if timing.is_last and not timing.failure:
             timing = _closed(timing, num_steps, is_only=not trials.timings_of_trial)
         if timing.num_steps and not timing.is_disturbed:
             trials.timings_of_trial.append(timing)
         trials.timings.append(timing)
-        trials.age = timing.first_step + timing.num_steps
         self._tell.block_done(trials.name, round)
         if timing.failure or timing.is_last:
             self.leave(trials)
         return timing
+
+    def wait(self, seconds: float) -> float | None:
+        """Waits while all trials are paused. Returns the cores that other programs used, if they can be measured."""
+        return self._backend.wait(seconds)
 
     def record(self, trials: RecipeTrials) -> TrialRecord:
         """The merged record of all its trials."""
@@ -142,7 +155,7 @@ class TrialPool:
     def leave(self, trials: RecipeTrials) -> None:
         if trials.trial is None:
             return
-        trial, trials.trial, trials.age = trials.trial, None, 0
+        trial, trials.trial = trials.trial, None
         self._idle.discard(id(trials))
         self._running.remove(trials)
         self._file(trials, trial)
@@ -172,6 +185,16 @@ def _closed(timing: BlockTiming, num_steps: int, is_only: bool) -> BlockTiming:
     ended = Failure(f"the script ended after {plural(reached, 'step')}, too few to time it", "ended", reached)
     failure = ended if is_only else None
     return msgspec.structs.replace(timing, is_disturbed=True, failure=failure)
+
+
+def find_inert(record: TrialRecord) -> Inert | None:
+    """The first technique of a candidate's recipe that changed nothing, or None."""
+    changed = {note.technique for note in record.changes}
+    for choice in record.spec.recipe.choices if record.spec.role == "candidate" else ():
+        if choice.technique not in changed:
+            declined = "; ".join(note.text for note in record.declined if note.technique == choice.technique)
+            return Inert(choice.technique, "declined" if declined else "no_effect", declined)
+    return None
 
 
 def merged(records: Iterable[TrialRecord]) -> TrialRecord | None:

@@ -1,6 +1,7 @@
 """Compares two sessions of different times: what changed, and whether the step's difference exceeds their noise.
 
 The comparison does not know how the machine itself changed in between. Trials that take turns do; use `tune` for that.
+It concludes nothing from fewer than eight undisturbed steps, or if other programs used the cores during a session.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from math import ceil
 from pathlib import PurePath
 from statistics import fmean, median
 
-from slipstream.diagnose.notes import is_short_of_cores
+from slipstream.diagnose.notes import is_short_of_cores, load_note
 from slipstream.diagnose.selection import num_workers
 from slipstream.diagnose.speedtest_ranges import is_busy
-from slipstream.diagnose.summary import settled_steps
+from slipstream.diagnose.undisturbed import FEWEST_STEPS, counted_steps, foreign_cores_during
 from slipstream.numbers import plural
 from slipstream.records import (
     PHASES,
     BusySession,
     Difference,
     Environment,
+    FewSteps,
     Outcome,
     PhaseChange,
     Session,
@@ -32,7 +34,6 @@ from slipstream.records import (
 
 NUM_DRAWS = 600
 MOST_UNITS = 240  # per session; with more, neighbours are averaged, because medians of more units add nothing
-FEWEST_UNITS = 8
 # Steps within 2% of each other count as equal whatever the interval, because two starts never agree better.
 NEGLIGIBLE = 0.02
 
@@ -49,9 +50,15 @@ def compare(before: Session, after: Session, names: tuple[str, str] = ("before",
     draws = _draws(units_of(before), units_of(after))
     ratio = before.summary.step_ms / after.summary.step_ms
     low, high = _interval([old["step"] / new["step"] for old, new in draws], ratio)
+    pairs = list(zip(names, (before, after), strict=True))
+    few = [each for each in (_few(one, name) for name, one in pairs) if each is not None]
+    busy = [each for each in (_busy(one, name) for name, one in pairs) if each is not None]
+    outcome = _outcome(ratio, low, high)
+    if outcome != "same" and not busy:
+        busy = list(_more_load(before, after, names, ratio))
     return SessionComparison(
         *names,
-        _outcome(ratio, low, high),
+        "unsure" if few or busy else outcome,
         differences,
         before.summary.step_ms,
         after.summary.step_ms,
@@ -61,7 +68,8 @@ def compare(before: Session, after: Session, names: tuple[str, str] = ("before",
         list(_phases(before, after, draws)),
         is_same,
         list(_notes(before, after, names)),
-        [busy for name, one in zip(names, (before, after), strict=True) if (busy := _busy(one, name)) is not None],
+        busy,
+        few,
     )
 
 
@@ -144,33 +152,60 @@ def _notes(before: Session, after: Session, names: tuple[str, str]) -> Iterator[
         samples = plural(per_step[0], "sample")
         yield f"A step had {samples} before and {per_step[1]:,} after: step times are not comparable."
     for name, session in zip(names, (before, after), strict=True):
-        if (num_units := sum(map(len, units_of(session)))) < FEWEST_UNITS:
-            yield f"{name} has only {plural(num_units, 'step')}: too few for a meaningful interval."
-        busy = _busy(session, name)
-        if busy is not None and busy.when == "during":
-            yield f"The machine was busy during {name}: its threads did not get the cores that they asked for."
-        elif busy is not None:
-            load = f"a load of {busy.load:.1f} on {plural(busy.num_cores, 'core')}"
-            yield f"The machine was busy when {name} began: {load}."
+        if session.summary is not None and (note := load_note(session.summary)):
+            yield f"{name}: {note}"
+
+
+def _few(session: Session, name: str) -> FewSteps | None:
+    num_groups = sum(map(len, units_of(session)))
+    if session.summary is not None and session.summary.num_undisturbed == 0:
+        num_groups = 0
+    return FewSteps(name, num_groups, _group_size(session)) if num_groups < FEWEST_STEPS else None
 
 
 def _busy(session: Session, name: str) -> BusySession | None:
+    """For sessions of systems and versions that did not measure what other programs used. Otherwise the disturbed steps
+    are left out."""
+    if session.foreign_load:
+        return None
     load, cores = session.environment.load, session.environment.num_usable
     if session.summary is not None and is_short_of_cores(session, session.summary):
         return BusySession(name, "during", load, cores)
     return BusySession(name, "at_start", load, cores) if is_busy(session.environment) else None
 
 
+def _more_load(before: Session, after: Session, names: tuple[str, str], ratio: float) -> Iterator[BusySession]:
+    """The slower session, if the load of other programs during its undisturbed steps can be all of the difference but a
+    negligible rest: it took that share of the cores."""
+    if not before.foreign_load or not after.foreign_load:
+        return
+    loads = [foreign_cores_during(one, _steps(one)) for one in (before, after)]
+    slower = 0 if ratio > 1 else 1
+    more, cores = loads[slower] - loads[1 - slower], (before, after)[slower].environment.num_usable
+    if more > 0 and max(ratio, 1 / ratio) * (1 - more / cores) < 1 + NEGLIGIBLE:
+        yield BusySession(names[slower], "more", more, cores)
+
+
 def units_of(session: Session) -> list[list[Unit]]:
-    """Observed steps of each block, averaged over as many as there are workers, because every k-th step waits for all
-    workers.
+    """Undisturbed steps of each block, averaged over as many as there are workers, because every k-th step waits for
+    all workers. If all steps were disturbed, those.
     """
-    steps = [step for step in settled_steps(session) if not step.is_first_of_epoch] or settled_steps(session)
-    size = max(1, num_workers(session), ceil(len(steps) / MOST_UNITS))
+    steps = _steps(session)
+    size = max(_group_size(session), ceil(len(steps) / MOST_UNITS))
     blocks = [list(members) for _, members in groupby(steps, key=lambda step: step.block)]
     cut = [[block[at : at + size] for at in range(0, len(block) - size + 1, size)] for block in blocks]
-    whole = [[_unit(group) for group in groups] for groups in cut if groups]
+    whole = [[_unit(members) for members in block] for block in cut if block]
     return whole or ([[_unit(steps)]] if steps else [])
+
+
+def _steps(session: Session) -> list[Step]:
+    """As the summary chooses them."""
+    steps = counted_steps(session)
+    return [step for step in steps if not step.is_first_of_epoch] or steps
+
+
+def _group_size(session: Session) -> int:
+    return max(1, num_workers(session))
 
 
 def _unit(steps: Sequence[Step]) -> Unit:

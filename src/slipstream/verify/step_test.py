@@ -150,10 +150,10 @@ class StepTest:
     ) -> TensorLimit:
         floor *= self._allowance.later if is_later else 1
         error = max((draw.error for draw in draws), default=0.0)
-        norm_error = max((draw.norm_error for draw in draws), default=0.0)
+        norm_error = max((draw.sure_norm_error for draw in draws), default=0.0)
         # Where single decisions fall differently, the error of one draw may be far larger than that of the others. Its
         # part in the size is then what it was in any draw.
-        share = max((draw.norm_error / draw.error for draw in draws if 0 < draw.error < math.inf), default=0.0)
+        share = max((draw.sure_norm_error / draw.error for draw in draws if 0 < draw.error < math.inf), default=0.0)
         return TensorLimit(
             max(floor, luck(numel) * times * error),
             max(floor, luck(1) * times * norm_error, times * min(share, 1.0) * error),
@@ -167,9 +167,10 @@ def _excess(
     if one.error > limit.error:
         fault = NumericsFault("error", kind, name, step, seen=one.error, allowed=limit.error)
         found.append((one.error / limit.error, fault))
-    if one.norm_error > limit.norm:
-        fault = NumericsFault("norm", kind, name, step, seen=one.norm_error, allowed=limit.norm)
-        found.append((one.norm_error / limit.norm, fault))
+    allowed = limit.norm + one.norm_uncertainty
+    if one.norm_error > allowed:
+        fault = NumericsFault("norm", kind, name, step, seen=one.norm_error, allowed=allowed)
+        found.append((one.norm_error / allowed, fault))
     return found
 
 

@@ -15,6 +15,8 @@ from slipstream.records import ROUNDOFF, Fingerprint, Sketch, Snapshot, TensorKi
 Trouble = Literal["", "not_finite", "missing", "extra", "size"]
 WHOLE_SNAPSHOTS = 3  # later ones contain only tensors whose gradient was zero before
 NO_TENSOR = 1e-6  # relative to the largest; a tensor that the base does not have may be this large
+# A candidate has some hundred norms. By chance one in 16,000 is farther off than four standard deviations.
+DEVIATIONS = 4
 
 
 class TensorDistance(msgspec.Struct, frozen=True):
@@ -26,6 +28,7 @@ class TensorDistance(msgspec.Struct, frozen=True):
     norm: float = 0.0
     trouble: Trouble = ""  # a difference that has no size
     resolution: float = 0.0  # of an update: how far the rounding of the weights alone moves it
+    norm_deviation: float = 0.0  # standard deviation of `norm` minus `base_norm`, if sketches estimate them
 
     @property
     def error(self) -> float:
@@ -37,6 +40,15 @@ class TensorDistance(msgspec.Struct, frozen=True):
         hardly changes its size."""
         return _ratio(abs(self.norm - self.base_norm), self.base_norm)
 
+    @property
+    def norm_uncertainty(self) -> float:
+        """How much of `norm_error` may come from the sketches alone."""
+        return _ratio(DEVIATIONS * self.norm_deviation, self.base_norm)
+
+    @property
+    def sure_norm_error(self) -> float:
+        return max(0.0, self.norm_error - self.norm_uncertainty)
+
 
 Distances = dict[str, TensorDistance]  # by the tensor's name
 
@@ -46,28 +58,44 @@ def distances(kind: TensorKind, base: Fingerprint, other: Fingerprint) -> dict[i
     theirs = dict(_tensors(kind, other))
     found = {step: _distances(ours, theirs[step]) for step, ours in _tensors(kind, base) if step in theirs}
     if kind == "update":
-        found = {step: _with_resolution(them, base, step) for step, them in found.items()}
+        found = {step: _of_updates(them, base, step) for step, them in found.items()}
     return {step: them if step < WHOLE_SNAPSHOTS else _in_both(them) for step, them in found.items()}
 
 
 def joined(found: Mapping[str, TensorDistance], names: Collection[str]) -> TensorDistance:
     """The distance of the named tensors as one vector."""
     known = [found[name] for name in names if name in found and not found[name].trouble]
+    base_norm = math.hypot(*(one.base_norm for one in known))
     return TensorDistance(
         sum(one.numel for one in known),
-        math.hypot(*(one.base_norm for one in known)),
+        base_norm,
         math.hypot(*(one.distance for one in known)),
         math.hypot(*(one.norm for one in known)),
+        # Each tensor moves the joint norm by its part in it.
+        norm_deviation=_ratio(math.hypot(*(one.base_norm * one.norm_deviation for one in known)), base_norm),
     )
 
 
-def _with_resolution(found: Distances, base: Fingerprint, step: int) -> Distances:
+def _of_updates(found: Distances, base: Fingerprint, step: int) -> Distances:
+    """Adds what is known about updates alone: the resolution of the weights, and how well the norm is known. The norms
+    of gradients and buffers are exact. The norm of an update is that of a difference of sketches. A sketch of k numbers
+    estimates the product of base and difference with a standard deviation of 1/sqrt(k) of the product of their norms,
+    and the change of the norm with 1/sqrt(k) of the norm of the difference."""
     snapshot = next(one for one in base.snapshots if one.step == step)
-    norms = {sketch.name: sketch.norm for sketch in snapshot.weights}
-    return {
-        name: msgspec.structs.replace(one, resolution=ROUNDOFF["fp32"] * norms.get(name, 0.0))
-        for name, one in found.items()
-    }
+    weights = {sketch.name: sketch for sketch in snapshot.weights}
+    updates = {}
+    for name, one in found.items():
+        sketch = weights.get(name)
+        if sketch is None:  # the candidate updates a tensor that the base does not
+            updates[name] = one
+            continue
+        is_exact = sketch.numel == len(sketch.values)
+        updates[name] = msgspec.structs.replace(
+            one,
+            resolution=ROUNDOFF["fp32"] * sketch.norm,
+            norm_deviation=0.0 if is_exact else one.distance / math.sqrt(len(sketch.values)),
+        )
+    return updates
 
 
 def _in_both(found: Distances) -> Distances:

@@ -4,6 +4,7 @@ neither times anything nor decides anything."""
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -83,7 +84,9 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """The trial holds the baton and continues its warm-up."""
+    """The trial holds the baton and continues its warm-up, or ends it with this step."""
+
+    is_warm: bool = False
 
 
 class Tell(msgspec.Struct, frozen=True, tag=True):
@@ -91,10 +94,12 @@ class Tell(msgspec.Struct, frozen=True, tag=True):
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):
-    """The trial runs `lead_in` untimed steps and then a timed block of `num_steps`."""
+    """The trial runs `lead_in` untimed steps and then a timed block of `num_steps`. After `limit_s` the lead-in ends
+    with the step that is running, and so does the block, but it has at least one step."""
 
     num_steps: int
     lead_in: int
+    limit_s: float = math.inf
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):

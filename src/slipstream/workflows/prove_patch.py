@@ -6,6 +6,7 @@ not changed: the patched trial finds the new text in its own overlay.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -30,13 +31,12 @@ from slipstream.supervise.race import ProcessBackend, tick_of
 from slipstream.techniques._core.card import YES, Answer, Card
 from slipstream.techniques._core.catalogue import Technique, catalogue, technique
 from slipstream.techniques._core.observation import Observation
+from slipstream.tuning import proof as tuning_proof
 from slipstream.tuning.candidates import CONTROL, loosest
-from slipstream.tuning.final_race import race_total
 from slipstream.tuning.journal import Journal
 from slipstream.tuning.options import TuneOptions
 from slipstream.tuning.progress import ProgressListener
 from slipstream.tuning.state import TuningState
-from slipstream.tuning.trials import RaceError
 
 PATCH: Final = "patch"
 
@@ -53,27 +53,14 @@ def prove(
         backend = PatchedBackend(process_backend, files)
         state = TuningState(session, backend, TuneOptions(budget_s), _QuietListener(tell), known, Journal("", {}))
         try:
-            # The base starts first, because it shows how many trials, controls included, fit in memory beside it.
-            if failure := state.pool.enter(state.base):
-                raise RaceError(f"The script as it is could not be raced: {failure}.")
-            race_total(state, Recipe((Choice(PATCH),)))
+            tuning_proof.prove(state, Recipe((Choice(PATCH),)))
         finally:
             state.pool.clear()
-    verdict = _weighed(state.verdicts[-1])
+    verdict = msgspec.structs.replace(
+        state.verdicts[-1], technique=PATCH, kind="single", recipe=Recipe((Choice(PATCH),))
+    )
     tell.decided(verdict)
     return verdict
-
-
-def _weighed(verdict: Verdict) -> Verdict:
-    """Keep a patch only if the lower end of its interval is above 1.
-
-    A final race may keep a recipe after a few rounds, because its techniques were proved one by one. A patch has no
-    such earlier proof.
-    """
-    is_faster = verdict.speed is not None and verdict.speed.low > 1.0
-    if verdict.decision == "kept" and not is_faster:
-        verdict = msgspec.structs.replace(verdict, decision="unsure", reason="not faster beyond doubt")
-    return msgspec.structs.replace(verdict, technique=PATCH, kind="single", recipe=Recipe((Choice(PATCH),)))
 
 
 def numerics_of(edits: Sequence[Edit]) -> NumericsClass:
@@ -113,12 +100,14 @@ class _QuietListener:
     """Passes on every event except the verdict, which `prove` may still change before it reports it."""
 
     def __init__(self, tell: ProgressListener) -> None:
-        self.racing, self.entering, self.block_done, self.left, self.note = (
+        self.racing, self.entering, self.block_done, self.left, self.note, self.best, self.waiting = (
             tell.racing,
             tell.entering,
             tell.block_done,
             tell.left,
             tell.note,
+            tell.best,
+            tell.waiting,
         )
 
     def decided(self, verdict: Verdict) -> None:
@@ -140,14 +129,14 @@ class PatchedBackend:
         bare: Recipe = spec.recipe.without(PATCH)
         return self._process_backend.enter(msgspec.structs.replace(spec, recipe=bare))
 
-    def renew(self) -> None:
-        self._process_backend.renew()
-
     def expect(self, spec: TrialSpec) -> None:
         """Do nothing: a trial cannot be started ahead, because its overlay must contain the patched files before."""
 
-    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int) -> BlockTiming:
-        return self._process_backend.run_block(trial, round, num_steps, lead_in)
+    def run_block(self, trial: int, round: int, num_steps: int, lead_in: int, limit_s: float = math.inf) -> BlockTiming:
+        return self._process_backend.run_block(trial, round, num_steps, lead_in, limit_s)
+
+    def wait(self, seconds: float) -> float | None:
+        return self._process_backend.wait(seconds)
 
     def record(self, trial: int) -> TrialRecord:
         return self._completed(trial, self._process_backend.record(trial))

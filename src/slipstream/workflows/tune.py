@@ -184,7 +184,7 @@ class Tuned:
 def tune_function(
     function: Callable[..., Any],
     *,
-    budget: str | float = "5m",
+    budget: str | float | None = None,
     only: Sequence[str] = (),
     without: Sequence[str] = (),
     allow: NumericsClass = "approximate",
@@ -206,7 +206,7 @@ def tune_function(
     if allow not in NUMERICS:
         raise ValueError(f"allow={allow!r} is not a numerics class; the classes are: {', '.join(NUMERICS)}")
     check_names([*only, *without])
-    budget_s = seconds_of(str(budget))
+    budget_s = seconds_of(str(budget)) if budget is not None else None
     script = write_script(function, make_folder(Path.cwd()) / "functions")
     typed = [os.path.relpath(script)]
     order = TuneOptions(budget_s, tuple(only), tuple(without), allow, str(journal_of(typed)))

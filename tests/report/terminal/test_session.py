@@ -37,7 +37,7 @@ def test_the_slow_session(sessions: Sessions, paint: Paint) -> None:
         "train.py --epochs 90",
         "48 steps watched · stopped after 31 s",
         "The step waits for data 65% of the time: 63 ms a step, 22 ms if data were free.",
-        "41 ms  if compute were free ◀ at best",
+        "41 ms  if compute were free ◀ if nothing waited",
         "508 samples/s · 90 epochs: 14 h at this rate; 9 h if input were free",
         "up to 2.8x",
         "no_workers → loader_workers",

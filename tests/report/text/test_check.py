@@ -1,6 +1,8 @@
-"""How long the training takes, in words."""
+"""The headline of a check, and how long the training takes, in words."""
 
 from __future__ import annotations
+
+import json
 
 import msgspec
 import pytest
@@ -8,8 +10,12 @@ import pytest
 from slipstream.diagnose import diagnose
 from slipstream.records import Length, Session, Site
 from slipstream.report.html.headline_numbers import figures
+from slipstream.report.html.page import to_page
+from slipstream.report.json_export.export import export
+from slipstream.report.notebook import to_html
+from slipstream.report.terminal.session import render_to_text
 from slipstream.report.text.check import training_time, verdict, watched
-from slipstream.testing.made_sessions import FILE, made_session, made_stack
+from slipstream.testing.made_sessions import FILE, made_session, made_stack, with_steps_of
 
 FOLDS = Site(FILE, 90, "for fold, (train, held_out) in enumerate(folds.split(data)):")
 
@@ -91,3 +97,28 @@ def test_nothing_trained_and_nothing_settled() -> None:
     session = msgspec.structs.replace(session, blocks=[])
     assert verdict(diagnose(session)).endswith("; the model was called, but nothing was trained.")
     assert "8 steps" not in watched(diagnose(session))
+
+
+@pytest.mark.parametrize("num_steps", [1, 3, 7])
+def test_fewer_than_eight_steps_give_no_headline(num_steps: int) -> None:
+    """Under load, watched steps of 5445, 386 and 363 ms gave the headline 2916 ms."""
+    session = diagnose(
+        with_steps_of(made_session(length=Length(num_epochs=14)), [5445, 386, 363, 370, 380, 390, 400][:num_steps])
+    )
+    said = verdict(session)
+    count = "1 step was" if num_steps == 1 else f"{num_steps} steps were"
+    figure = "5.4 s" if num_steps == 1 else "363 ms–5.4 s"
+    unknown = "too few to say how long a step takes and what limits it. --seconds gives it more time."
+    assert said == f"Only {count} seen ({figure}): {unknown}"
+    assert training_time(session) == ""
+    page, told = to_page(session), json.loads(export(session))
+    assert told["verdict"] == said and said in page and "median of" not in page
+    assert figures(session)[0].value == figure and "samples a second" not in [one.name for one in figures(session)]
+    for text in (render_to_text(session), to_html(session)):
+        assert figure in text and "samples/s" not in text
+
+
+def test_eight_steps_give_a_headline() -> None:
+    session = diagnose(with_steps_of(made_session(), [386.0] * 8))
+    assert verdict(session).startswith("The model limits the speed: 386 ms a step")
+    assert figures(session)[0].value == "386 ms" and "The median of 8 undisturbed steps" in to_page(session)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,16 +16,20 @@ from slipstream.diagnose import diagnose
 from slipstream.numbers import as_ratio, between_ratios
 from slipstream.records import Choice, Length, Recipe, Session, Site, Speed, TrialRecord, TrialSpec
 from slipstream.records.race import FARTHEST
+from slipstream.report.exports.scalars import values
 from slipstream.report.html.page import to_page
 from slipstream.report.html.tables import whys
 from slipstream.report.html.verdict_chart import entries_of
+from slipstream.report.html.waterfall import rungs_of
 from slipstream.report.json_export.export import export
 from slipstream.report.markdown import to_markdown
 from slipstream.report.notebook import tuning_to_html
 from slipstream.report.terminal.session import render_brief, render_session
-from slipstream.report.text.tune import CEILING, gain, table_rows, worths
+from slipstream.report.text.tune import CEILING, gain, measured, table_rows, worths
+from slipstream.store.index import entries
+from slipstream.store.sessions import save_session
 from slipstream.testing.made_sessions import made_session
-from slipstream.testing.made_verdicts import made_tuning, made_verdict, tuned
+from slipstream.testing.made_verdicts import BASE_MS, BASE_RATE, made_tuning, made_verdict, tuned
 
 Paint = Callable[..., str]
 Sessions = dict[str, Session]
@@ -136,13 +141,6 @@ def test_every_form_begins_with_the_whole_training_and_has_one_line_for_what_was
 def test_the_headline_says_that_an_outer_loop_repeats_the_training(session: Session) -> None:
     folds = msgspec.structs.replace(session, length=Length(num_epochs=14, around=Site("/home/ada/train.py", 90)))
     assert gain(folds).startswith("14 epochs for each iteration of train.py:90: 14 h → 9 h. A step is")
-
-
-def test_a_ceiling_below_what_was_measured_is_not_shown(sessions: Sessions, paint: Paint) -> None:
-    tuning = {"base_step_ms": 100.0, "ceiling_ms": 50.0}
-    slower = tuned(sessions["slow"], verdicts=[made_verdict("workers", "kept", 1.5)], **tuning)
-    faster = tuned(sessions["slow"], verdicts=[made_verdict("workers", "kept", 2.5)], **tuning)
-    assert CEILING in paint(render_brief, slower) and CEILING not in paint(render_brief, faster)
 
 
 def test_quiet_is_the_sentence_and_the_table(session: Session, paint: Paint) -> None:
@@ -348,3 +346,69 @@ def test_columns_are_sorted_by_the_numbers_behind_the_cells() -> None:
         None,
     )
     assert base.orders[3] == tuning.base_step_ms and base.orders[5] == 1.0 and base.relative == "1.00x"
+
+
+@pytest.mark.parametrize(
+    ("technique", "low", "words"),
+    [
+        ("decode_cache", 2.4, "exceeded: less work"),
+        ("workers", 2.4, "exceeded: more cores"),
+        ("prefetch", 2.4, "exceeded: other time"),
+        ("prefetch", 1.9, "exceeded: noise"),
+    ],
+)
+def test_a_gain_above_the_ceiling_is_explained_in_its_row(
+    session: Session, paint: Paint, technique: str, low: float, words: str
+) -> None:
+    verdict = made_verdict(technique, "kept", 2.5, speed=Speed(2.5, low, 2.6, 20))
+    facts = {"base_step_ms": 100.0, "ceiling_ms": 50.0, "recipe": verdict.recipe, "total": verdict.speed}
+    over = tuned(session, verdicts=[verdict], **facts)
+    for text in (paint(render_brief, over), to_markdown(over), tuning_to_html(over), to_page(over)):
+        assert words in text
+    assert over.tuning is not None
+    [*_, ceiling] = rungs_of(over.tuning)
+    assert (ceiling.name, ceiling.ms, ceiling.remark) == (CEILING, 50.0, words)
+    under = tuned(session, verdicts=[verdict], **facts | {"ceiling_ms": 30.0})
+    assert "exceeded" not in paint(render_brief, under) + to_page(under)
+
+
+def test_a_tuned_session_has_one_base_step(session: Session, paint: Paint, tmp_path: Path) -> None:
+    """The check's step is another figure, and shown only where it is said to be the check's."""
+    session = tuned(diagnose(made_session(forward_ms=800.0)))
+    check, base = "822 ms", "183 ms"
+    for text in (paint(render_session, session), to_markdown(session), tuning_to_html(session)):
+        assert check not in text
+    page = " ".join(to_page(session).split())
+    before, _, after = page.partition('<section id="step"')
+    assert base in before and check not in before
+    assert check in after and f"at another time. In the races a step of the unchanged script took {base}." in after
+    told = json.loads(export(session))
+    assert told["tuning"]["base_step_ms"] == BASE_MS
+    assert values(session)["check/step_ms"] == pytest.approx(822) and "summary/step_ms" not in values(session)
+    save_session(session, tmp_path)
+    [entry] = entries(tmp_path / ".slipstream")
+    assert (entry.step_ms, entry.samples_per_s) == (BASE_MS, BASE_RATE)
+
+
+def test_all_figures_of_the_recipe_agree(session: Session) -> None:
+    """The whole recipe's race was saved with other figures than the total: a session of an older version."""
+    late = [msgspec.structs.replace(one, step_ms=999.0) for one in made_tuning().verdicts]
+    tuning = made_tuning(verdicts=late, total=Speed(1.5, 1.4, 1.6, 40))
+    row = next(one for one in table_rows(tuning) if one.name == "all that was kept")
+    rung = next(one for one in rungs_of(tuning) if one.kind == "total")
+    entry = next(one for one in entries_of(tuning) if one.name == "all that was kept")
+    assert row.step_ms == rung.ms == BASE_MS / 1.5
+    assert row.speed == rung.speed == entry.speed == tuning.total
+
+
+def test_what_the_races_measured_for_a_finding(session: Session) -> None:
+    [finding, *_] = diagnose(made_session(input_ms=40.0, forward_ms=3.0, backward_ms=6.0)).findings
+    assert finding.cause == "no_workers" and "workers" in finding.techniques
+    assert measured(None, finding) == "" and measured(made_tuning(verdicts=[]), finding) == ""
+    less = msgspec.structs.replace(finding, predicted_gain=2.0)
+    assert measured(session.tuning, less) == "With workers=2 tune measured 1.51x (1.46 to 1.56)."
+    more = msgspec.structs.replace(finding, predicted_gain=1.3)
+    said = "With workers=2 tune measured 1.51x (1.46 to 1.56): more than predicted for this cause alone"
+    assert measured(session.tuning, more).startswith(said)
+    page = msgspec.structs.replace(session, findings=[more])
+    assert said in to_page(page) and json.loads(export(page))["findings"][0]["measured"].startswith(said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total, watched_stacks
 from slipstream.diagnose.source_hints import more_rarely, trainers_own, warning_of
 from slipstream.diagnose.stack_facts import asks_to_log, is_logging
@@ -27,6 +27,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if total(stacks) < FEWEST_SAMPLES or logging_ms < LEAST_SHARE * step.step_ms:
         return []
     hot = hottest_line(session, stacks)
+    then_ms = max(step.step_ms - SAVED * logging_ms, summary.ceilings.input_ms or 0.0)
     num_rating = total(stacks, lambda stack: stack.stage == "metrics")
     work = "Metrics" if num_rating > 0.5 * total(stacks) else "Printing, logging and writing down"
     return [
@@ -35,7 +36,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             title="Metrics are computed in every step" if work == "Metrics" else "Logging takes a part of every step",
             evidence=f"{work} take {part_of_ms(logging_ms, step.step_ms)} {step.words} "
             f"({in_percent(logging_ms / step.step_ms)}).",
-            predicted_gain=gain_without(step.step_ms, logging_ms, SAVED),
+            predicted_gain=gain_of(step.step_ms, then_ms),
             change=_change(session, hot.site if hot else None),
             site=hot.site if hot else None,
             settings={"logging_steps": "100"},

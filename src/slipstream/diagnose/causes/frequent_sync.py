@@ -10,6 +10,7 @@ from slipstream.diagnose.selection import blocks_of, is_on_accelerator, most_fre
 from slipstream.diagnose.source_hints import joined, more_rarely, warning_of
 from slipstream.diagnose.stack_facts import reads_values
 from slipstream.diagnose.statistics import fmean
+from slipstream.diagnose.undisturbed import counted_steps
 from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Event, Finding, Session, Summary
 
@@ -49,7 +50,7 @@ def _find_waits(session: Session, summary: Summary) -> list[Finding]:
         return []
     events = _syncs(session)
     per_step = len(events) / len(steps)
-    sync_ms = fmean([step.sync_ms for step in steps])
+    sync_ms = fmean([step.sync_ms for step in counted_steps(session)])
     if per_step < 0.5 or sync_ms < 0.02 * summary.step_ms:
         return []
     # Without the wait the host runs ahead, and the step takes as long as the busier of the two.

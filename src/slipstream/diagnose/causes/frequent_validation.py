@@ -6,9 +6,10 @@ import math
 from collections import Counter
 
 from slipstream.diagnose.gain import gain_of
-from slipstream.diagnose.selection import epoch_steps, watched_steps
+from slipstream.diagnose.selection import epoch_steps
 from slipstream.diagnose.source_hints import joined, more_rarely, statement_on, trainers_own, warning_of
 from slipstream.diagnose.statistics import fmean
+from slipstream.diagnose.undisturbed import counted_steps
 from slipstream.diagnose.validation import ValidationCost, validation_cost
 from slipstream.numbers import in_ms, in_percent, plural
 from slipstream.records import Evaluation, Finding, Session, Site, Summary
@@ -20,7 +21,7 @@ SAME_LENGTH = 0.05  # tolerance in epochs: a smaller last step may or may not be
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
-    steps = watched_steps(session)
+    steps = counted_steps(session)
     cost = validation_cost(session, summary.step_ms, summary.phases)
     if cost is None or not cost.is_measured or not steps or summary.is_inference:
         return []

@@ -8,9 +8,10 @@ from statistics import pstdev
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.input_path import input_path, step_after
-from slipstream.diagnose.selection import fetches_of, watched_kinds, watched_steps
+from slipstream.diagnose.selection import fetches_of, watched_kinds
 from slipstream.diagnose.source_hints import with_loader_argument
 from slipstream.diagnose.statistics import fmean
+from slipstream.diagnose.undisturbed import counted_steps
 from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Session, Summary
 
@@ -22,7 +23,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     path = input_path(session, summary)
     if path is None or path.loader.num_workers == 0 or (path.loader.prefetch_factor or 2) >= DEEP:
         return []
-    steps = [step for step in watched_steps(session) if not step.is_first_of_epoch]
+    steps = [step for step in counted_steps(session) if not step.is_first_of_epoch]
     walls = [fetch.wall_ns / 1e6 for fetch in fetches_of(session, path.loader, watched_kinds(session))]
     if len(steps) < 10 or len(walls) < 10 or path.busy > 0.85:
         return []
@@ -36,6 +37,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         return []
     even_ms = step_after(session, summary, path, work_ms=path.work_ms)
     then_ms = max(step_ms - 0.8 * wait_ms, path.work_ms / path.loader.num_workers, min(even_ms, step_ms - wait_ms))
+    then_ms = max(then_ms, summary.ceilings.compute_ms or 0.0)
     return [
         Finding(
             cause="shallow_prefetch",

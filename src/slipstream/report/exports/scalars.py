@@ -33,11 +33,12 @@ def curves(session: Session) -> Iterator[Point]:
 
 
 def values(session: Session) -> dict[str, float]:
-    """The numbers at the top of a report."""
+    """The numbers at the top of a report. A tuning has figures of its check and of its races, under different names."""
+    of_check = "check" if session.tuning else "summary"
     found: dict[str, float | None] = {}
     if summary := session.summary:
-        found |= {"summary/step_ms": summary.step_ms, "summary/samples_per_s": summary.samples_per_s}
-        found |= {f"summary/{phase}_ms": ms for phase, ms in summary.phases.items()}
+        found |= {f"{of_check}/step_ms": summary.step_ms, f"{of_check}/samples_per_s": summary.samples_per_s}
+        found |= {f"{of_check}/{phase}_ms": ms for phase, ms in summary.phases.items()}
         found |= {"ceiling/compute_ms": summary.ceilings.compute_ms, "ceiling/input_ms": summary.ceilings.input_ms}
     for finding in session.findings:
         found.setdefault(f"finding/{finding.cause}", finding.predicted_gain)

@@ -14,6 +14,7 @@ import msgspec
 from slipstream.numbers import as_gain
 from slipstream.records import Finding, Session, Site
 from slipstream.report.text.locations import where
+from slipstream.report.text.tune import measured
 
 AROUND = 3
 MOST_BYTES = 2_000_000
@@ -38,13 +39,14 @@ class FindingCard(msgspec.Struct, frozen=True):
     lines: list[SourceLine]
     change: str
     advice: str  # of the change
+    measured: str  # by the races of a tuning
 
 
 def cards(session: Session, read: Reader) -> list[FindingCard]:
-    return [_card(finding, session.cwd, read) for finding in session.findings]
+    return [_card(finding, session, read) for finding in session.findings]
 
 
-def _card(finding: Finding, cwd: str, read: Reader) -> FindingCard:
+def _card(finding: Finding, session: Session, read: Reader) -> FindingCard:
     site = finding.site
     lines = (excerpt(site, read) or [SourceLine(site.line, site.text, True)]) if site else []
     gain = as_gain(finding.predicted_gain)
@@ -55,10 +57,11 @@ def _card(finding: Finding, cwd: str, read: Reader) -> FindingCard:
         finding.cause,
         finding.techniques,
         finding.evidence,
-        where(site, cwd),
+        where(site, session.cwd),
         lines,
         finding.change,
         finding.advice,
+        measured(session.tuning, finding),
     )
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import msgspec
 
+from slipstream.diagnose.undisturbed import has_headline
 from slipstream.memory.remedies import list_remedies
 from slipstream.numbers import (
     as_count,
     as_gain,
     as_ratio,
-    between_ms,
     between_ratios,
     in_bytes,
     in_ms,
@@ -21,6 +21,8 @@ from slipstream.numbers import (
 )
 from slipstream.records import Footprint, Session, Summary, Tuning
 from slipstream.report.text.memory import MEMORY, largest_batch, largest_kind
+from slipstream.report.text.step import LONGEST, step_figure
+from slipstream.report.text.tune import step_with
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -41,16 +43,17 @@ def figures(session: Session) -> list[Figure]:
 
 
 def _of_check(session: Session, summary: Summary) -> Iterator[Figure]:
-    interval = between_ms(summary.step_low_ms, summary.step_high_ms)
-    yield Figure("a step", in_ms(summary.step_ms), f"95%: {interval}", is_main=True)
-    if summary.samples_per_s > 0:
+    figure, basis = step_figure(summary)
+    is_known = has_headline(summary)
+    yield Figure("a step", figure, f"95%: {basis}" if is_known else basis, is_main=True)
+    if summary.samples_per_s > 0 and is_known:
         yield Figure("samples a second", as_count(summary.samples_per_s))
     if best_ms := summary.ceilings.best_ms():
-        yield Figure("best case", in_ms(best_ms), "input and compute never wait")
+        yield Figure(LONGEST, in_ms(best_ms), "input and compute overlap perfectly")
     if session.findings:
         most = max(finding.predicted_gain for finding in session.findings)
         yield Figure("largest finding", as_gain(most), plural(len(session.findings), "finding"))
-    if summary.seconds_left is not None:
+    if summary.seconds_left is not None and is_known:
         is_turn = session.length is not None and session.length.around is not None
         what = "one iteration of the outer loop" if is_turn else "the whole training"
         yield Figure(what, in_seconds(summary.seconds_left), "at this rate")
@@ -73,7 +76,7 @@ def _of_tuning(tuning: Tuning) -> Iterator[Figure]:
     if is_kept and tuning.total is not None:
         interval = between_ratios(tuning.total.low, tuning.total.high)
         yield Figure("as fast", as_ratio(tuning.total.ratio), f"95%: {interval}", is_main=True)
-        yield Figure("a step", in_ms(tuning.base_step_ms / tuning.total.ratio), f"was {in_ms(tuning.base_step_ms)}")
+        yield Figure("a step", in_ms(step_with(tuning, tuning.total)), f"was {in_ms(tuning.base_step_ms)}")
     else:
         yield Figure("a step", in_ms(tuning.base_step_ms), "unchanged", is_main=True)
     if tuning.base_samples_per_s:

@@ -41,7 +41,7 @@ from slipstream.report.text.check import basis, complaint, evaluation, script_of
 from slipstream.report.text.fit import remarks
 from slipstream.report.text.fit import sentence as fit_sentence
 from slipstream.report.text.memory import MEMORY, growth_sentence, summarise
-from slipstream.report.text.tune import caveats, gain
+from slipstream.report.text.tune import caveats, from_the_check, gain
 
 _FOLDER = Path(__file__).parent / "templates"
 
@@ -146,7 +146,9 @@ def _sections(session: Session, read: Reader) -> Iterator[Section]:
         yield from _tuned(session, tuning)
     if summary is not None and summary.num_steps > 0:
         yield _step(session, summary)
-        yield Section("findings", "Findings", cards=cards(session, read))
+        yield Section(
+            "findings", "Findings of the check" if tuning is not None else "Findings", cards=cards(session, read)
+        )
         yield Section("input", "Input and other stages", charts=stage_charts(session, summary))
         yield _model(session, summary)
     if session.footprints:
@@ -169,15 +171,20 @@ def _tuned(session: Session, tuning: Tuning) -> Iterator[Section]:
 
 
 def _step(session: Session, summary: Summary) -> Section:
-    is_tuned = session.tuning is not None
+    tuning = session.tuning
     charts: Iterable[Chart | None] = (
         phase_chart(session, summary),
         timeline_chart(session, summary),
         step_chart(session),
     )
-    sentences = [verdict(session)] if is_tuned else []
+    sentences = [verdict(session), from_the_check(tuning)] if tuning is not None else []
     sentences += [each for each in (evaluation(session),) if each]
-    return Section("step", "The unchanged step" if is_tuned else "The step", charts=_some(*charts), sentences=sentences)
+    return Section(
+        "step",
+        "The step in the check" if tuning is not None else "The step",
+        charts=_some(*charts),
+        sentences=sentences,
+    )
 
 
 def _model(session: Session, summary: Summary) -> Section:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 from markupsafe import Markup
 
-from slipstream.numbers import between_ms, in_ms, in_percent, plural
+from slipstream.diagnose.undisturbed import has_headline
+from slipstream.numbers import in_ms, in_percent, plural
 from slipstream.records import Session, Summary
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, Key, plain_table
-from slipstream.report.terminal.step import known_ceilings, why_no_ceilings
 from slipstream.report.text.check import verdict
+from slipstream.report.text.step import LONGEST, few_steps, is_longest, known_ceilings, step_figure, why_no_ceilings
 
 IDENT = "phases"
 TITLE = "By phase, with ceilings"
@@ -20,8 +21,8 @@ TITLE = "By phase, with ceilings"
 def phase_chart(session: Session, summary: Summary) -> Chart:
     device, known = summary.device_phases or {}, known_ceilings(summary.ceilings)
     scale = max([summary.step_ms, sum(device.values()), *(ms for _, ms, _ in known), 1e-9])
-    interval = between_ms(summary.step_low_ms, summary.step_high_ms)
-    value = f"{in_ms(summary.step_ms)}  ({interval})"
+    figure, basis = step_figure(summary)
+    value = f"{figure}  ({basis})"
     shown = [_stacked("on the host" if device else "the step", value, summary.phases, scale)]
     if device:
         shown.append(_stacked("on the device", in_ms(sum(device.values())), device, scale))
@@ -42,18 +43,20 @@ def _stacked(name: str, value: str, phases: Mapping[str, float], scale: float) -
 
 
 def _ceiling(words: str, ms: float, phase: str, summary: Summary, scale: float) -> Markup:
-    """The longest ceiling is the best case, because the step cannot be shorter than any ceiling."""
-    is_best = ms == summary.ceilings.best_ms() and len(known_ceilings(summary.ceilings)) > 1
-    name = f"{words} (best case)" if is_best else words
+    is_best = is_longest(ms, summary.ceilings)
+    name = f"{words} ({LONGEST})" if is_best else words
     shape = svg.block(0.0, ms / scale, svg.THIN, f"phase-{phase}", f"{name}: {in_ms(ms)}")
     return svg.row(name, in_ms(ms), svg.THIN, [svg.backend(svg.THIN), shape], "" if is_best else "dim")
 
 
 def _caption(session: Session, summary: Summary, has_ceilings: bool) -> str:
-    basis = f"The median of {plural(summary.num_steps, 'step')} with its 95% interval."
+    if has_headline(summary):
+        basis = f"The median of {plural(summary.num_steps, 'undisturbed step')} with its 95% interval."
+    else:
+        basis = f"The range of {few_steps(summary)}: too few undisturbed steps for a median."
     if not has_ceilings:
         return f"{basis} Ceilings: {why_no_ceilings(session.command, summary)}".rstrip(".") + "."
-    return f"{basis} A ceiling is the step if one resource were free; the longest of them is the best case."
+    return f"{basis} A ceiling is the step if one resource were free; the longest is the step if nothing waited."
 
 
 def _keys(phases: Mapping[str, float]) -> list[Key]:

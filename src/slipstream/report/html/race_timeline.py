@@ -45,7 +45,7 @@ def timing_chart(tuning: Tuning) -> Chart | None:
     timings = [timing for process in processes for timing in process.timings]
     start_ns = min(timing.time_ns for timing in timings)
     seconds = Scale(0.0, (max(timing.time_ns for timing in timings) - start_ns) / 1e9 or 1.0)
-    base_ms = next((process.step_ms for process in processes if process.role == "base"), None)
+    base_ms = tuning.base_step_ms
     ms = Scale(0.0, _roof(timings, base_ms))
     sentence = f"{plural(len(timings), 'block')} of {plural(len(processes), 'recipe')} over {in_seconds(seconds.high)}."
     return Chart(
@@ -59,7 +59,7 @@ def timing_chart(tuning: Tuning) -> Chart | None:
     )
 
 
-def _roof(timings: Sequence[BlockTiming], base_ms: float | None) -> float:
+def _roof(timings: Sequence[BlockTiming], base_ms: float) -> float:
     """The top of the axis. A recipe that is three times slower must not flatten the noise of all others."""
     top = roof([1e3 * timing.step_s for timing in timings])
     return min(top, 2.0 * base_ms) if base_ms else top
@@ -94,7 +94,7 @@ def _draw(
             shapes.append(element("line", class_="base-line", x1="0", x2="100%", y1=at, y2=at))
         style = {"base": "mark-base", "twin": "mark-noise"}.get(process.role, "mark-kept")
         shapes += [_mark(timing, process.name, style, start_ns, seconds, ms) for timing in process.timings]
-        yield svg.row(process.name, f"{in_ms(process.step_ms)} a step", HEIGHT, shapes)
+        yield svg.row(process.name, f"median {in_ms(process.step_ms)}", HEIGHT, shapes)
     yield svg.ruler([(seconds.share(at), in_seconds(at) if at else "0") for at in ticks_of_time(seconds.high)])
 
 
@@ -113,7 +113,10 @@ def _mark(timing: BlockTiming, name: str, style: str, start_ns: int, seconds: Sc
 
 
 def _caption(ms: Scale, timings: Sequence[BlockTiming], num_left_out: int) -> str:
-    parts = [f"Every row goes from 0 to {in_ms(ms.high)} a step; the dashed line is the base's median."]
+    parts = [
+        f"Every row goes from 0 to {in_ms(ms.high)} a step; the dashed line is the base step. Beside a row is the "
+        "median of its blocks, which were not all timed in the same rounds."
+    ]
     longest_ms = 1e3 * max(timing.step_s for timing in timings)
     if longest_ms > ms.high:
         parts.append(f"Longer blocks are drawn at the upper edge; the longest took {in_ms(longest_ms)} a step.")

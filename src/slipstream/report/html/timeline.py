@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from markupsafe import Markup
 
-from slipstream.diagnose.summary import settled_steps
+from slipstream.diagnose.undisturbed import counted_steps
 from slipstream.numbers import in_ms, plural
 from slipstream.observe.steps import PHASE_OF_KIND, Interval, lay_out
 from slipstream.records import Event, Session, Step, Summary
@@ -66,7 +66,7 @@ def typical(session: Session, summary: Summary) -> Step | None:
     """The step closest to the summary in every phase, without evaluation inside, and observed from its forward pass
     on.
     """
-    whole = [step for step in settled_steps(session) if not step.apart_ms and not step.is_first_of_epoch]
+    whole = [step for step in counted_steps(session) if not step.apart_ms and not step.is_first_of_epoch]
 
     def distance(step: Step) -> float:
         return sum(abs(step.phases.get(phase, 0.0) - ms) for phase, ms in summary.phases.items())

@@ -15,7 +15,7 @@ from slipstream.records import Recipe, Session, Speed, Tuning
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, plain_table
 from slipstream.report.html.svg import element, percent
-from slipstream.report.text.tune import BASE, CEILING, gain, relative
+from slipstream.report.text.tune import BASE, CEILING, ceiling_remark, gain, relative, step_with
 
 IDENT = "waterfall"
 TITLE = "From the original step to the tuned one"
@@ -29,6 +29,7 @@ class Rung(msgspec.Struct, frozen=True):
     before_ms: float | None = None
     speed: Speed | None = None
     kind: str = "added"  # base, added, total, ceiling
+    remark: str = ""
 
     @property
     def interval_ms(self) -> tuple[float, float] | None:
@@ -46,7 +47,10 @@ def waterfall_chart(session: Session) -> Chart | None:
     rungs = rungs_of(tuning)
     scale = max([rung.ms for rung in rungs] + [rung.interval_ms[1] for rung in rungs if rung.interval_ms])
     scale = min(scale, 1.6 * tuning.base_step_ms)
-    rows = [[rung.name, in_ms(rung.ms), _interval(rung), relative(rung.speed) if rung.speed else ""] for rung in rungs]
+    rows = [
+        [rung.name, in_ms(rung.ms), _interval(rung), relative(rung.speed) if rung.speed else rung.remark]
+        for rung in rungs
+    ]
     return Chart(
         IDENT,
         TITLE,
@@ -71,13 +75,13 @@ def rungs_of(tuning: Tuning) -> list[Rung]:
         names.append(str(choice))
         speed = _speed_of(tuning, choices[:number])
         if speed is not None:
-            ms = tuning.base_step_ms / speed.ratio
+            ms = step_with(tuning, speed)
             rungs.append(Rung("+ " + " + ".join(names), ms, rungs[-1].ms, speed))
             names = []
     assert tuning.total is not None
-    rungs.append(Rung("all that was kept", tuning.base_step_ms / tuning.total.ratio, None, tuning.total, "total"))
+    rungs.append(Rung("all that was kept", step_with(tuning, tuning.total), None, tuning.total, "total"))
     if tuning.ceiling_ms:
-        rungs.append(Rung(CEILING, tuning.ceiling_ms, kind="ceiling"))
+        rungs.append(Rung(CEILING, tuning.ceiling_ms, kind="ceiling", remark=ceiling_remark(tuning)))
     return rungs
 
 
@@ -108,7 +112,7 @@ def _value(rung: Rung) -> str:
     if rung.before_ms is not None:
         change = rung.ms - rung.before_ms
         return f"{'−' if change <= 0 else '+'}{in_ms(abs(change))}  →  {in_ms(rung.ms)}"
-    return f"{in_ms(rung.ms)}  {relative(rung.speed)}" if rung.speed else in_ms(rung.ms)
+    return "  ".join(filter(None, (in_ms(rung.ms), relative(rung.speed), rung.remark)))
 
 
 def _shapes(rung: Rung, scale: float) -> list[Markup]:

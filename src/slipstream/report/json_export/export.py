@@ -55,7 +55,7 @@ from slipstream.report.text.memory import MEMORY, batch_sizes, largest_batch, su
 from slipstream.report.text.notes import all_notes
 from slipstream.report.text.numerics import describe_numerics
 from slipstream.report.text.stages import StageTable, input_stages, main_stages
-from slipstream.report.text.tune import gain
+from slipstream.report.text.tune import gain, measured
 
 PartT = TypeVar("PartT", bound=msgspec.Struct)
 
@@ -79,6 +79,9 @@ def document(session: Session) -> Export:
         verdict=_headline(session),
         warning=warning(session),
         num_steps=summary.num_steps if summary else 0,
+        num_undisturbed=summary.num_undisturbed if summary else None,
+        num_disturbed=summary.num_disturbed if summary else 0,
+        foreign_cores=summary.foreign_cores if summary else 0.0,
         is_inference=summary.is_inference if summary else False,
         step_ms=summary.step_ms if summary else None,
         step_low_ms=summary.step_low_ms if summary else None,
@@ -119,6 +122,7 @@ def _findings(session: Session) -> list[FindingPart]:
             FindingPart,
             where=where(finding.site, session.cwd),
             source=finding.site.text if finding.site else "",
+            measured=measured(session.tuning, finding),
         )
         for finding in session.findings
     ]

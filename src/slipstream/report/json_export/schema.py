@@ -35,6 +35,7 @@ class FindingPart(msgspec.Struct, frozen=True):
     change: Annotated[str, Meta(description="the line to write")]
     advice: Annotated[str, Meta(description="an additional sentence, if the change needs one")]
     techniques: Annotated[list[str], Meta(description="ids of the techniques that address the cause")]
+    measured: Annotated[str, Meta(description="what the races of `tune` measured for it; empty: nothing")]
 
 
 class StagePart(msgspec.Struct, frozen=True):
@@ -130,7 +131,7 @@ class TuningPart(msgspec.Struct, frozen=True):
     recipe: Annotated[dict[str, Setting], Meta(description="what was kept: technique to setting")]
     noise: Annotated[SpeedPart, Meta(description="two equal trials against each other: the machine's noise floor")]
     noise_note: Annotated[str, Meta(description="set if the machine was too noisy to decide; usually empty")]
-    base_step_ms: Annotated[float, Meta(description="the unchanged script, average over its blocks")]
+    base_step_ms: Annotated[float, Meta(description="the unchanged script in the races; `step_ms` is the check's")]
     base_samples_per_s: Annotated[float, Meta(description="the unchanged script")]
     base_peak_bytes: Annotated[int | None, Meta(description="peak memory of the unchanged script")]
     ceiling_ms: Annotated[float | None, Meta(description="the step if input and compute never waited for each other")]
@@ -240,8 +241,14 @@ class Export(msgspec.Struct, frozen=True, rename={"training_time": "outlook"}):
     verdict: Annotated[str, Meta(description="one sentence")]
     warning: Annotated[str, Meta(description="such as a model on the CPU although there is a GPU; usually empty")]
     num_steps: Annotated[int, Meta(description="observed steps that the numbers are based on")]
+    num_undisturbed: Annotated[
+        int | None,
+        Meta(description="of those, without load of other programs; fewer than 8 are too few"),
+    ]
+    num_disturbed: Annotated[int, Meta(description="observed steps during which other programs used the cores")]
+    foreign_cores: Annotated[float, Meta(description="that other programs used during those")]
     is_inference: Annotated[bool, Meta(description="no backward pass was seen")]
-    step_ms: Annotated[float | None, Meta(description="median of the observed steps; null without steps")]
+    step_ms: Annotated[float | None, Meta(description="their median, in the check; null without steps")]
     step_low_ms: Annotated[float | None, Meta(description="lower end of its 95% interval")]
     step_high_ms: Annotated[float | None, Meta(description="upper end of its 95% interval")]
     samples_per_s: Annotated[float | None, Meta(description="from the batches themselves")]

@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from slipstream.numbers import as_ratio, between_ratios, in_ms
+from slipstream.numbers import as_ratio, between_ratios, in_ms, plural
 from slipstream.records import SessionComparison
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import MARGIN, heading, rows
@@ -41,8 +41,35 @@ def sentence(comparison: SessionComparison) -> str:
         case "slower":
             slower = as_ratio(1 / comparison.ratio)
             return f"The step takes {slower} as long, beyond the noise of both: {steps}{_where(comparison)}."
+        case "unsure":
+            return f"It is not known whether the step changed: {_in_words(doubts(comparison))}. Seen were {steps}."
         case _:
             return f"No difference beyond the noise: {steps}."
+
+
+def doubts(comparison: SessionComparison) -> Iterator[str]:
+    """Why nothing can be concluded, each as a part of a sentence."""
+    for few in comparison.few:
+        if few.num_groups == 0:
+            yield f"other programs used the cores during all steps of {few.session}"
+        elif few.group_size > 1:
+            groups = plural(few.num_groups, "group")
+            yield f"{few.session} has only {groups} of {few.group_size} undisturbed steps"
+        else:
+            yield f"{few.session} has only {plural(few.num_groups, 'undisturbed step')}"
+    for busy in comparison.busy:
+        if busy.when == "during":
+            yield f"the machine was busy during {busy.session}"
+        elif busy.when == "more":
+            used = f"{busy.load:.2f} of {plural(busy.num_cores, 'core')}"
+            yield f"other programs used {used} more during {busy.session}, which may be the difference"
+        else:
+            load = f"a load of {busy.load:.1f} on {plural(busy.num_cores, 'core')}"
+            yield f"the machine was busy when {busy.session} began ({load})"
+
+
+def _in_words(parts: Iterator[str]) -> str:
+    return " and ".join(parts)
 
 
 def _where(comparison: SessionComparison) -> str:
@@ -64,10 +91,11 @@ def gate_line(comparison: SessionComparison, least: float, *, has_failed: bool) 
     steps = f"{in_ms(comparison.after_ms or 0.0)} a step, baseline {in_ms(comparison.before_ms or 0.0)}"
     speed = f"{as_ratio(comparison.ratio)} as fast ({between_ratios(comparison.low, comparison.high)})"
     machine = "" if comparison.is_same_machine else "; the baseline was measured on another machine"
-    if comparison.busy:
-        busy = comparison.busy[0]
-        when = f"during {busy.session}" if busy.when == "during" else f"when {busy.session} began"
-        machine += f"; the machine was busy {when}"
+    if comparison.outcome == "unsure":
+        doubt, seen = _in_words(doubts(comparison)), as_ratio(comparison.ratio)
+        return (
+            f"unsure, which is no failure: {doubt}. Seen: {seen} as fast, at least {least:g} wanted: {steps}{machine}"
+        )
     if has_failed:
         return f"FAILED: {speed}, less than {least:g}: {steps}{machine}"
     doubt = "; below it, but within the noise" if comparison.ratio < least else ""
@@ -79,8 +107,9 @@ def _lines(comparison: SessionComparison, ink: ConsoleStyle) -> Iterator[Text]:
     yield heading("after", ink.clip(comparison.after, ink.width - MARGIN - 1), ink)
     yield from ink.wrap(sentence(comparison), 1, "bold")
     if comparison.ratio is not None and comparison.low is not None and comparison.high is not None:
-        interval = between_ratios(comparison.low, comparison.high)
-        yield heading("ratio", f"{as_ratio(comparison.ratio)}, 95% interval {interval}; above 1 is faster", ink)
+        interval = f", 95% interval {between_ratios(comparison.low, comparison.high)}"
+        shown = "" if comparison.outcome == "unsure" else interval
+        yield heading("ratio", f"{as_ratio(comparison.ratio)}{shown}; above 1 is faster", ink)
         yield Text()
         yield from _phase_lines(comparison, ink)
     yield Text()
@@ -101,7 +130,7 @@ def _lines(comparison: SessionComparison, ink: ConsoleStyle) -> Iterator[Text]:
 def _phase_lines(comparison: SessionComparison, ink: ConsoleStyle) -> Iterator[Text]:
     table: list[list[Text | str]] = [[styled(word, "bold") for word in ("phase", "before", "after", "difference", "")]]
     for one in comparison.phases:
-        mark = "beyond the noise" if one.is_beyond_noise else ""
+        mark = "beyond the noise" if one.is_beyond_noise and comparison.outcome != "unsure" else ""
         change = _signed(one.after_ms - one.before_ms)
         cells = (one.phase, in_ms(one.before_ms), in_ms(one.after_ms), change, mark)
         table.append([ink.text(cell) for cell in cells])

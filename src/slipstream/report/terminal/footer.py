@@ -10,10 +10,10 @@ from slipstream.numbers import in_bytes, in_percent, plural
 from slipstream.records import Environment, Session
 from slipstream.report.terminal.console import ConsoleStyle
 from slipstream.report.terminal.layout import MARGIN, folded, heading
-from slipstream.report.terminal.step import ceilings_reason
 from slipstream.report.text.check import warning
 from slipstream.report.text.locations import relative
 from slipstream.report.text.notes import all_notes
+from slipstream.report.text.step import ceilings_reason
 
 _RUN = {"memory": "run"}
 

@@ -9,6 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from slipstream.diagnose.undisturbed import has_headline
 from slipstream.numbers import as_count, as_ratio, between_ratios, in_bytes, in_ms, plural
 from slipstream.records import IndexEntry, Recipe
 from slipstream.report.terminal.console import ConsoleStyle, styled
@@ -53,15 +54,16 @@ def _lines(entries: Sequence[IndexEntry], ink: ConsoleStyle) -> Iterator[Text]:
 
 
 def _cells(entry: IndexEntry, ink: ConsoleStyle) -> list[str]:
-    """The cells, in the order of the column headings."""
+    """The cells, in the order of the column headings. "~": of a check with too few undisturbed steps for a median."""
+    about = "" if entry.command == "tune" or has_headline(entry) else "~"
     return [
         ink.clean(entry.name),
         _moment(entry.created),
         ink.clean(entry.command),
         ink.clean(entry.script or "this program"),
         ink.clean(f"{entry.commit[:9]}{'+' if entry.is_changed else ''}"),
-        ink.clean(in_ms(entry.step_ms)) if entry.step_ms is not None else "",
-        as_count(entry.samples_per_s) if entry.samples_per_s else "",
+        ink.clean(f"{about}{in_ms(entry.step_ms)}") if entry.step_ms is not None else "",
+        f"{about}{as_count(entry.samples_per_s)}" if entry.samples_per_s else "",
         ink.clean(entry.bound if entry.bound != "unknown" else ""),
         ink.clean(_result(entry)),
     ]

@@ -15,13 +15,15 @@ from typing import Literal, TextIO
 
 import msgspec
 
-from slipstream.numbers import in_seconds
-from slipstream.records import Verdict
+from slipstream.numbers import as_ratio, in_seconds
+from slipstream.records import Recipe, Verdict
 from slipstream.report.text.tune import WORDS, numerics_word, relative, single_name, was_raced
+from slipstream.report.text.verdicts import reason_of
 
 _ERASE = "\r\x1b[2K"
 _REDRAW_S = 0.25
 _NOTE_INDENT = 11  # cells: the column of the names of decisions
+_BAR_WIDTH = 10  # cells
 _SILENCE_S = 2.0  # the longest time without any output
 _SPINNER = {True: "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", False: "|/-\\"}
 _PLAIN = str.maketrans({"·": "-", "–": "-", "…": "...", "→": ">"})
@@ -34,8 +36,10 @@ class LiveTuneState(msgspec.Struct):
     entering: str = ""
     round: int = 0
     decided: dict[str, int] = {}  # Decision to how many
-    last: str = ""
     seconds_left: float | None = None
+    budget_s: float = 0.0
+    best: str = ""
+    foreign_cores: float = 0.0  # used by other programs, while no trial runs because of them
 
 
 def tune_line(state: LiveTuneState, elapsed_s: float, width: int, *, unicode: bool = True) -> str:
@@ -44,11 +48,14 @@ def tune_line(state: LiveTuneState, elapsed_s: float, width: int, *, unicode: bo
     frames = _SPINNER[unicode]
     parts = ["", f"{in_seconds(elapsed_s)} so far"]
     if state.seconds_left is not None:
-        parts.append(f"at most {in_seconds(max(state.seconds_left, 0.0))} left")
+        left_s = max(state.seconds_left, 0.0)
+        parts[1] = (
+            f"{_bar(1.0 - left_s / state.budget_s if state.budget_s else 0.0, unicode)} {in_seconds(left_s)} left"
+        )
+    if state.best:
+        parts.append(state.best)
     if state.decided:
         parts.append(", ".join(f"{number} {WORDS.get(name, name)}" for name, number in state.decided.items()))
-    if state.last:
-        parts.append(f"last: {state.last}")
     room = max(width - 1 - len(dot.join(parts[1:3])) - len(dot), 24)
     parts[0] = f"{frames[int(elapsed_s / _REDRAW_S) % len(frames)]} {_activity(state, room - 2)}"
     while len(parts) > 1 and len(dot.join(parts)) >= width:
@@ -56,8 +63,16 @@ def tune_line(state: LiveTuneState, elapsed_s: float, width: int, *, unicode: bo
     return _encodable(dot.join(parts), unicode)[: max(width - 1, 0)]
 
 
+def _bar(share: float, unicode: bool) -> str:
+    """How much of the budget is used."""
+    full = min(max(round(share * _BAR_WIDTH), 0), _BAR_WIDTH)
+    return ("█" * full + "░" * (_BAR_WIDTH - full)) if unicode else ("#" * full + "." * (_BAR_WIDTH - full))
+
+
 def _activity(state: LiveTuneState, room: int) -> str:
     """At most `room` characters. Of several names as many as fit are shown, each of them whole."""
+    if state.foreign_cores:
+        return f"another program uses {state.foreign_cores:.1f} cores: waiting"[:room]
     if not state.entering and not state.racing:
         return "getting ready"
     start, names = ("starting ", [state.entering]) if state.entering else ("", state.racing)
@@ -76,7 +91,7 @@ def verdict_line(verdict: Verdict, width: int = 0, *, unicode: bool = True) -> s
     decision = WORDS.get(verdict.decision, verdict.decision)
     measured = " ".join(filter(None, (relative(verdict.speed), numerics_word(verdict.numerics))))
     name_width = 20 if 0 < width < 100 else 26
-    line = f" {decision:<9} {_name(verdict):<{name_width}} {measured:<27} {verdict.reason}"
+    line = f" {decision:<9} {_name(verdict):<{name_width}} {measured:<27} {reason_of(verdict)}"
     line = " ".join(line.rstrip().splitlines())
     if 40 <= width <= len(line):
         line = line[: width - 2].rstrip(" ,;:") + "…"
@@ -93,6 +108,8 @@ def _name(verdict: Verdict) -> str:
             return f"{verdict.technique} in recipe"
         case "total":
             return "all together"
+        case "writable":
+            return "all that can be written"
         case "noise":
             return "nothing (A/A)"
         case "single":
@@ -146,13 +163,22 @@ class LiveTune:
             if verdict.kind == "single":
                 self._counts[verdict.decision] += 1
                 self._state.decided = dict(self._counts)
-            self._state.last = f"{_name(verdict)} {WORDS.get(verdict.decision, verdict.decision)}"
             width = shutil.get_terminal_size().columns if self._is_terminal else 0
             self._say(verdict_line(verdict, width, unicode=self._unicode))
 
-    def left(self, seconds: float) -> None:
+    def left(self, seconds: float, budget_s: float) -> None:
         with self._lock:
-            self._left_until_s = self._clock() + seconds
+            self._left_until_s, self._state.budget_s = self._clock() + seconds, budget_s
+
+    def best(self, recipe: Recipe, ratio: float) -> None:
+        with self._lock:
+            self._state.best = f"best so far ~{as_ratio(ratio)} {recipe}" if recipe.choices else ""
+
+    def waiting(self, cores: float) -> None:
+        with self._lock:
+            if cores and not self._state.foreign_cores and not self._is_terminal:
+                self._say(f" another program uses {cores:.1f} cores: waiting")
+            self._state.foreign_cores = cores
 
     def note(self, sentence: str) -> None:
         with self._lock:

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from slipstream.numbers import as_count, between_ms, in_ms
-from slipstream.records import Ceilings, Session, Summary
+from slipstream.diagnose.undisturbed import has_headline
+from slipstream.numbers import as_count, in_ms
+from slipstream.records import Session, Summary
 from slipstream.report.terminal import layout
 from slipstream.report.terminal.console import ConsoleStyle, style_of
 from slipstream.report.terminal.layout import MARGIN, heading, legend_lines
 from slipstream.report.text.check import training_time
+from slipstream.report.text.step import LONGEST, is_longest, known_ceilings, step_figure, why_no_ceilings
 
-_VALUE_CELLS = 39  # "  6.3 ms  if compute were free ◀ at best"
+_VALUE_CELLS = 48  # "  6.3 ms  if compute were free ◀ if nothing waited"
 
 
 def step_lines(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterator[Text]:
@@ -22,8 +24,8 @@ def step_lines(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterato
     known = [ms for _, ms, _ in known_ceilings(summary.ceilings)]
     device = summary.device_phases or {}
     scale = max(summary.step_ms, sum(device.values()), *known, 1e-9)
-    spread = between_ms(summary.step_low_ms, summary.step_high_ms)
-    value = ink.text(f"  {in_ms(summary.step_ms)}", "bold") + ink.text(f"  {spread}", "dim")
+    figure, basis = step_figure(summary)
+    value = ink.text(f"  {figure}", "bold") + ink.text(f"  {basis}", "dim")
     yield heading("host" if device else "step", "", ink) + layout.stacked(summary.phases, scale, cells, ink) + value
     yield from legend_lines(summary.phases, summary.step_ms, in_ms, ink)
     if device:
@@ -34,28 +36,14 @@ def step_lines(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterato
     yield from _rate(session, summary, ink)
 
 
-def known_ceilings(ceilings: Ceilings) -> list[tuple[str, float, str]]:
-    """The known ceilings, as (what would be free, ms, the phase whose colour it has).
-
-    A loader that could not be drained gives 0, which is not a ceiling.
-    """
-    listed = (
-        ("if data were free", ceilings.compute_ms, "forward"),
-        ("if compute were free", ceilings.input_ms, "input"),
-        ("if no core idled", ceilings.shared_ms, "transfer"),
-    )
-    return [(words, ms, phase) for words, ms, phase in listed if ms]
-
-
 def _ceiling_lines(command: str, summary: Summary, scale: float, cells: int, ink: ConsoleStyle) -> Iterator[Text]:
     known = known_ceilings(summary.ceilings)
-    best_ms = summary.ceilings.best_ms()
     for index, (words, ms, phase) in enumerate(known):
-        is_best = ms == best_ms and len(known) > 1
+        is_best = is_longest(ms, summary.ceilings)
         line = heading("" if index else "ceilings", "", ink) + layout.thin(ms, scale, cells, ink, style_of(phase))
         line += ink.text(f"  {in_ms(ms)}", "bold" if is_best else "") + ink.text(f"  {words}", "" if is_best else "dim")
         if is_best:
-            line += ink.text(" ◀ at best", "bold")
+            line += ink.text(f" ◀ {LONGEST}", "bold")
         yield line
     if not known:
         lines = ink.wrap(why_no_ceilings(command, summary), MARGIN, "dim")
@@ -63,19 +51,10 @@ def _ceiling_lines(command: str, summary: Summary, scale: float, cells: int, ink
         yield from lines
 
 
-def why_no_ceilings(command: str, summary: Summary) -> str:
-    silent = "not measured" if command != "watch" else "none while watching; slipstream check measures them"
-    return ceilings_reason(summary) or silent
-
-
-def ceilings_reason(summary: Summary) -> str:
-    """The note that replaces the ceilings if there are none."""
-    ceilings = summary.ceilings
-    return ceilings.notes[0] if ceilings.notes and ceilings.best_ms() is None else ""
-
-
 def _rate(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterator[Text]:
-    parts = [f"{as_count(summary.samples_per_s)} samples/s"] if summary.samples_per_s > 0 else []
+    parts = (
+        [f"{as_count(summary.samples_per_s)} samples/s"] if summary.samples_per_s > 0 and has_headline(summary) else []
+    )
     parts += [ahead] if (ahead := training_time(session)) else []
     for index, line in enumerate(ink.fold(parts, ink.width - MARGIN)):
         yield heading("" if index else "rate", "", ink) + Text(line)

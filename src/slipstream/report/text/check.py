@@ -17,12 +17,14 @@ from slipstream.diagnose.source_hints import place
 from slipstream.diagnose.summary import COMPUTE_PHASES
 from slipstream.diagnose.training_time import binding_length
 from slipstream.diagnose.typical_step import sampled_step
+from slipstream.diagnose.undisturbed import has_headline
 from slipstream.diagnose.validation import collects_experience
 from slipstream.numbers import in_ms, in_percent, in_seconds, plural
 from slipstream.records import Session, Summary
 from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.text.memory import MEMORY, observed
 from slipstream.report.text.notes import IDLE_GPU, idle_gpu_sentence
+from slipstream.report.text.step import step_figure
 from slipstream.report.text.tune import raced, whole_training
 
 
@@ -58,17 +60,20 @@ def script_of(session: Session) -> str:
 
 
 def watched(session: Session) -> str:
-    """ "48 steps watched", with the number of steps in the summary.
+    """ "48 steps watched", with the number of steps that the summary rests on; "39 of 48 steps counted" if others were
+    disturbed.
 
     Calls of a model that nothing is trained with are not called steps of a training, above all if the script has made
     an optimizer and would have trained later.
     """
-    num_steps = session.summary.num_steps if session.summary else len(session.steps)
-    if has_trained(session) or not num_steps:
-        return f"{plural(num_steps, 'step')} watched"
-    if session.makes_optimizer:
+    summary = session.summary
+    num_steps = summary.num_steps if summary else len(session.steps)
+    if num_steps and session.makes_optimizer and not has_trained(session):
         return f"no training step watched, {plural(num_steps, 'forward pass', 'es')} before the first"
-    return f"{plural(num_steps, 'inference step')} watched"
+    kind = "inference step" if num_steps and not has_trained(session) else "step"
+    if summary and summary.num_undisturbed and summary.num_disturbed:
+        return f"{num_steps} of {plural(num_steps + summary.num_disturbed, kind)} counted"
+    return f"{plural(num_steps, kind)} watched"
 
 
 def ending(session: Session) -> str:
@@ -100,6 +105,8 @@ def verdict(session: Session) -> str:
     """One sentence, at most two. A session without steps has its own."""
     if session.summary is None or session.summary.num_steps == 0:
         return _without_steps(session)
+    if not has_headline(session.summary):
+        return _not_known(session, session.summary)
     sentence = _bound(session.summary, num_workers(session))
     if session.makes_optimizer and not has_trained(session):
         sentence = f"No training step was seen, only calls of the model before the first. {sentence}"
@@ -107,6 +114,18 @@ def verdict(session: Session) -> str:
     if acting is not None and acting.share >= LEAST_SHARE:
         sentence += f" {in_percent(acting.share)} of the time are rollouts, in which nothing is trained."
     return sentence if session.findings else f"{sentence} {_without_findings(session, session.summary)}"
+
+
+def _not_known(session: Session, summary: Summary) -> str:
+    """Too few steps count for a median, and so for a sentence about the step."""
+    figure, basis = step_figure(summary)
+    if summary.num_undisturbed == 0:
+        during = f"all {plural(summary.num_steps, 'step')} ({figure})"
+        used = plural(round(summary.foreign_cores, 1), "core")
+        return f"Other programs used {used} during {during}: how long a step takes and what limits it is not known."
+    longer = " --seconds gives it more time." if session.ending.reason == "stopped" else ""
+    seen = f"Only {basis} {'was' if summary.num_steps == 1 else 'were'} seen ({figure})"
+    return f"{seen}: too few to say how long a step takes and what limits it.{longer}"
 
 
 def _without_findings(session: Session, summary: Summary) -> str:
@@ -135,7 +154,7 @@ def warning(session: Session) -> str:
 def training_time(session: Session) -> str:
     """ "90 epochs: 14 h at this rate; 9 h if input were free", if the length is known."""
     summary = session.summary
-    if summary is None or summary.seconds_left is None:
+    if summary is None or summary.seconds_left is None or not has_headline(summary):
         return ""
     sentence = f"{in_seconds(summary.seconds_left)} at this rate"
     if summary.seconds_best is not None and summary.seconds_best < 0.97 * summary.seconds_left:

@@ -10,8 +10,20 @@ import msgspec
 
 from slipstream.diagnose.source_hints import place
 from slipstream.diagnose.training_time import binding_length
-from slipstream.numbers import as_count, as_ratio, between_ratios, in_bytes, in_seconds, ms_in_digits, plural, times
-from slipstream.records import Choice, Length, Numerics, Session, Speed, TrialRecord, Tuning, Verdict
+from slipstream.numbers import (
+    as_count,
+    as_ratio,
+    between_ratios,
+    in_bytes,
+    in_ms,
+    in_seconds,
+    ms_in_digits,
+    plural,
+    times,
+)
+from slipstream.records import Choice, Finding, Length, Numerics, Session, Speed, TrialRecord, Tuning, Verdict
+from slipstream.report.text.verdicts import reason_of
+from slipstream.techniques._core.catalogue import catalogue
 
 HEADINGS: Final = (
     *("technique", "batch", "memory", "step ms", "samples/s", "relative to base", "numerics", "verdict"),
@@ -78,7 +90,7 @@ def table_rows(tuning: Tuning) -> list[Row]:
     return [
         _base(tuning),
         *_noise(tuning),
-        *(_tried(verdict, single_name(verdict)) for verdict in tried(tuning) if was_raced(verdict)),
+        *(_tried(tuning, verdict, single_name(verdict)) for verdict in tried(tuning) if was_raced(verdict)),
         *_together(tuning),
         *_ceiling(tuning),
     ]
@@ -122,12 +134,12 @@ def _together(tuning: Tuning) -> Iterator[Row]:
     """Kept techniques on top of each other, then the whole recipe if it was raced once more."""
     for verdict in tuning.verdicts:
         if verdict.kind == "cumulative":
-            yield _tried(verdict, f"+ {verdict.choice}")
+            yield _tried(tuning, verdict, f"+ {verdict.choice}")
     whole = [verdict for verdict in tuning.verdicts if verdict.kind == "total"]
     if whole:
-        yield _tried(whole[-1], "all that was kept")
+        yield _tried(tuning, whole[-1], "all that was kept")
     elif tuning.total is not None and len(tuning.recipe.choices) > 1:
-        step_ms = tuning.base_step_ms / tuning.total.ratio
+        step_ms = step_with(tuning, tuning.total)
         rate = tuning.base_samples_per_s * tuning.total.ratio
         peak_bytes = _peak_bytes([each for each in tuning.trials if each.spec.recipe == tuning.recipe])
         values = (tuning.base_batch_size, peak_bytes, step_ms, rate, tuning.total)
@@ -139,14 +151,16 @@ def _peak_bytes(trials: Sequence[TrialRecord]) -> int | None:
     return max((each.device_peak_bytes or each.peak_bytes for each in trials), default=0) or None
 
 
-def _tried(verdict: Verdict, name: str) -> Row:
+def _tried(tuning: Tuning, verdict: Verdict, name: str) -> Row:
+    is_whole = verdict.kind == "total" and bool(tuning.recipe.choices)
+    speed = tuning.total if is_whole and tuning.total is not None else verdict.speed
     return Row(
         name,
         verdict.batch_size,
         verdict.peak_bytes,
-        verdict.step_ms,
+        step_with(tuning, speed) if speed is not None else verdict.step_ms,
         verdict.samples_per_s,
-        verdict.speed,
+        speed,
         numerics=numerics_word(verdict.numerics),
         verdict=WORDS.get(verdict.decision, verdict.decision),
         kind=verdict.kind,
@@ -154,12 +168,63 @@ def _tried(verdict: Verdict, name: str) -> Row:
 
 
 def _ceiling(tuning: Tuning) -> Iterator[Row]:
-    """The best case if input and compute of the unchanged script overlapped. A recipe that makes either of them cheaper
-    can be faster than that. Then the figure says nothing, and the row is left out."""
-    gain = tuning.base_step_ms / tuning.ceiling_ms if tuning.ceiling_ms else 0.0
-    if tuning.ceiling_ms and gain > max((_ratio(verdict) for verdict in tuning.verdicts), default=0.0):
+    """The step if input and compute of the unchanged script never waited for each other."""
+    if tuning.ceiling_ms:
+        gain = tuning.base_step_ms / tuning.ceiling_ms
         rate = tuning.base_samples_per_s * gain
-        yield Row(CEILING, step_ms=tuning.ceiling_ms, samples_per_s=rate, ratio=gain, kind="ceiling")
+        remark = ceiling_remark(tuning)
+        yield Row(CEILING, step_ms=tuning.ceiling_ms, samples_per_s=rate, ratio=gain, verdict=remark, kind="ceiling")
+
+
+def ceiling_remark(tuning: Tuning) -> str:
+    """Why something was faster than the ceiling; "" if nothing was."""
+    if not tuning.ceiling_ms:
+        return ""
+    ceiling_gain = tuning.base_step_ms / tuning.ceiling_ms
+    raced = [
+        (verdict.recipe, verdict.speed) for verdict in tuning.verdicts if verdict.kind not in ("left_out", "noise")
+    ]
+    raced += [(tuning.recipe, tuning.total), (tuning.candidate, tuning.candidate_speed)]
+    raced += [(tuning.writable, tuning.writable_speed)]
+    beyond = [(recipe, speed) for recipe, speed in raced if speed is not None and speed.ratio > ceiling_gain]
+    if not beyond:
+        return ""
+    known = catalogue()
+    works = {known[one.technique].CARD.work for recipe, _ in beyond for one in recipe.choices if one.technique in known}
+    if "less" in works:
+        return "exceeded: less work"
+    if "spread" in works:
+        return "exceeded: more cores"
+    is_noise = all(speed.low <= ceiling_gain for _, speed in beyond)
+    return "exceeded: noise" if is_noise else "exceeded: other time"
+
+
+def step_with(tuning: Tuning, speed: Speed) -> float:
+    """The step in milliseconds at this speed: the races' base step over the ratio, in every report."""
+    return tuning.base_step_ms / speed.ratio
+
+
+def from_the_check(tuning: Tuning) -> str:
+    """For a tuned session, beside figures of its check."""
+    return (
+        "These figures are from the check before the races, at another time. In the races a step of the unchanged "
+        f"script took {in_ms(tuning.base_step_ms)}."
+    )
+
+
+def measured(tuning: Tuning | None, finding: Finding) -> str:
+    """What the races measured for a finding of the check; "" if none of its techniques was raced."""
+    verdicts = [verdict for verdict in tried(tuning) if verdict.technique in finding.techniques] if tuning else []
+    raced = [(verdict.decision == "kept", verdict.speed, verdict.recipe) for verdict in verdicts if verdict.speed]
+    if not raced:
+        return ""
+    _, speed, recipe = max(raced, key=lambda each: (each[0], each[1].ratio))
+    sentence = f"With {recipe} tune measured {times(speed)}"
+    if speed.ratio <= finding.predicted_gain:
+        return f"{sentence}."
+    if len(recipe.choices) > 1:
+        return f"{sentence}: more than predicted for this cause alone, because other techniques gain too."
+    return f"{sentence}: more than predicted for this cause alone, in a check at another time."
 
 
 def relative(speed: Speed | None) -> str:
@@ -262,7 +327,7 @@ def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
             continue
         own = [verdict for verdict in tried(tuning) if verdict.choice == choice and verdict.decision == "kept"]
         if own and own[-1].speed is not None and not own[-1].speed.is_bounded:
-            yield str(choice), own[-1].reason
+            yield str(choice), reason_of(own[-1])
 
 
 def _left_out(tuning: Tuning, choice: Choice) -> Speed | None:
@@ -285,7 +350,7 @@ def reasons(tuning: Tuning) -> Iterator[tuple[str, str]]:
     by_reason: dict[str, list[str]] = {}
     for verdicts in _by_technique(tuning).values():
         closest = min(verdicts, key=lambda verdict: (_RANK[verdict.decision], -_ratio(verdict)))
-        by_reason.setdefault(closest.reason, []).append(str(closest.choice))
+        by_reason.setdefault(reason_of(closest), []).append(str(closest.choice))
     for reason, names in by_reason.items():
         yield ", ".join(names), reason
 
@@ -308,5 +373,5 @@ def not_applicable(tuning: Tuning) -> list[tuple[str, str]]:
     by_reason: dict[str, list[str]] = {}
     for verdict in tuning.verdicts:
         if verdict.decision == "not_applicable":
-            by_reason.setdefault(verdict.reason, []).append(verdict.technique)
+            by_reason.setdefault(reason_of(verdict), []).append(verdict.technique)
     return [(", ".join(dict.fromkeys(names)), reason) for reason, names in by_reason.items()]

@@ -11,6 +11,9 @@ from slipstream.records import NumericsClass, Precision
 Seam = Literal["loader", "transfer", "module", "backward", "optimizer", "process"]
 Memory = Literal["same", "less", "more"]
 Purpose = Literal["speed", "memory", "fit"]
+# less: the work of a step becomes smaller or faster. spread: the same work, on more processes or threads. same: the
+# same work at other times. The ceilings of a check are those of the unchanged work, so they hold only for the last.
+Work = Literal["less", "spread", "same"]
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -28,12 +31,15 @@ class Card(msgspec.Struct, frozen=True):
     is_ground: bool = False
     # Gains from the second epoch on, through what it stored in the first. Races time later epochs.
     is_later: bool = False
+    # Its first start takes far longer than the script's, because it compiles. It is raced when the others are ranked.
+    is_slow_to_start: bool = False
     # Lower values are applied first. Of several wrappers around a module, the lowest is the innermost.
     nesting: int = 0
     # "memory" costs time and is raced only if --only names it or memory is short. "fit" is not raced, because its step
     # does other work; `tune --fit` uses it.
     purpose: Purpose = "speed"
     precision: Precision | None = None  # that an approximate technique computes in; None: its setting names it
+    work: Work = "less"  # how it gains time
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -1,0 +1,79 @@
+"""Races between chosen recipes, for benchmarks: how much faster is one recipe of a script than another?
+
+A pair is two processes that start for this pair alone, one of each recipe. They take turns, and the pair gives one
+ratio. Processes can be fast or slow for life, so the interval is that of the pairs, by Student's t. The statistics are
+not those of tune, which these races judge.
+
+Ratios are stored in results/races.json. Several tunings may keep the same recipe, which is then raced once.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+from intervals import NUM_VALUES, Interval, mean_interval
+from page import processor
+from recipes import variables
+from rows import PACKAGE, Rows
+from slipstream.records import Recipe, Tick, TrialSpec
+from slipstream.supervise.race import ProcessBackend
+
+BLOCK_S = 0.4
+ROUNDS_OF_PAIR = 16  # their median is more precise than processes are alike
+HOPELESS_ROUNDS, HOPELESS = 3, 0.5  # a recipe at less than half of the speed after three rounds is not the best one
+PAIRS = NUM_VALUES
+TECHNIQUES = (PACKAGE / "techniques", PACKAGE / "data")  # what a recipe does
+
+
+class RaceFailedError(Exception):
+    """A trial could not start, or ended."""
+
+
+def race(script: Sequence[str], recipes: Sequence[Recipe], num_rounds: int, tick: Tick = "optimizer") -> list[float]:
+    """The ratio of the first recipe's step time to the second's in every round, in two new processes."""
+    with ProcessBackend(list(script), tick=tick, environment_of=variables) as process_backend:
+        for ident, recipe in enumerate(recipes):
+            failure = process_backend.enter(TrialSpec(ident, "candidate" if recipe.choices else "base", recipe))
+            if failure:
+                raise RaceFailedError(str(failure))
+        first = process_backend.run_block(0, 0, 2, 1)
+        num_steps = max(2, math.ceil(BLOCK_S / max(first.step_s, 1e-4)))
+        rng, ratios = random.Random(0), list[float]()
+        for number in range(1, num_rounds + 1):
+            timings = {ident: process_backend.run_block(ident, number, num_steps, 1) for ident in rng.sample((0, 1), 2)}
+            for failed in (timing.failure for timing in timings.values() if timing.failure):
+                raise RaceFailedError(str(failed))
+            if not any(timing.is_disturbed or not timing.step_s for timing in timings.values()):
+                ratios.append(timings[0].step_s / timings[1].step_s)
+            if number == HOPELESS_ROUNDS and ratios and median(ratios) < HOPELESS:
+                break
+        if not ratios:
+            raise RaceFailedError("no round was undisturbed")
+        return ratios
+
+
+class Races:
+    """Races whose results are stored."""
+
+    def __init__(self) -> None:
+        self._rows = Rows("races", TECHNIQUES)
+
+    def ratio(
+        self, name: str, script: Sequence[str], files: Sequence[Path], first: Recipe, second: Recipe, tick: Tick
+    ) -> Interval:
+        """How many times as fast the second recipe is as the first. `files` decide what the script does."""
+        if set(first.choices) == set(second.choices):
+            return Interval(1.0, 1.0, 1.0)
+
+        def measure() -> dict[str, float]:
+            logs = [math.log(median(race(script, [first, second], ROUNDS_OF_PAIR, tick))) for _ in range(PAIRS)]
+            interval = mean_interval(logs)
+            return asdict(Interval(*(math.exp(bound) for bound in (interval.middle, interval.low, interval.high))))
+
+        row = self._rows.measure(f"{name}: {first} | {second}", measure, *files, settings=processor())
+        return Interval(row["middle"], row["low"], row["high"])

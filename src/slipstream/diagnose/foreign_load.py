@@ -1,0 +1,39 @@
+"""Whether other programs disturbed a measurement."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from slipstream.records import Session, Step
+
+# A block or step beside more load than this is not evidence. A quarter of a core is three times the error of the
+# shortest reading on two cores (machine/foreign_load.py), so that ticks alone do not disturb. On two busy cores it
+# costs a step an eighth of its time, as much as the gains that are raced. On many cores, a tenth of them costs a step
+# that uses them all a tenth of its time.
+MOST_FOREIGN_CORES = 0.25
+MOST_FOREIGN_SHARE = 0.1
+
+
+def most_foreign(num_usable: float) -> float:
+    """The cores that other programs may use of those that we may use, before a measurement counts as disturbed."""
+    return max(MOST_FOREIGN_CORES, MOST_FOREIGN_SHARE * num_usable)
+
+
+def foreign_cores(session: Session, start_ns: int, end_ns: int) -> float | None:
+    """The cores that other programs used in this time, on average over the samples that overlap it. None: there is
+    none."""
+    seen_ns = used_ns = 0.0
+    samples = session.foreign_load
+    for at in range(bisect_right(samples, start_ns, key=lambda sample: sample.end_ns), len(samples)):
+        overlap_ns = min(end_ns, samples[at].end_ns) - max(start_ns, samples[at].start_ns)
+        if overlap_ns <= 0:
+            break
+        seen_ns += overlap_ns
+        used_ns += overlap_ns * samples[at].cores
+    return used_ns / seen_ns if seen_ns else None
+
+
+def is_disturbed(session: Session, step: Step) -> bool:
+    """Whether other programs used too many cores during this step. A step without a sample is not disturbed."""
+    cores = foreign_cores(session, step.start_ns, step.end_ns)
+    return cores is not None and cores > most_foreign(session.environment.num_usable)

@@ -1,0 +1,57 @@
+"""The figures of a check's step and its ceilings. Every report takes them from here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from slipstream.diagnose.undisturbed import has_headline
+from slipstream.numbers import between_ms, in_ms, plural
+from slipstream.records import Ceilings, Summary
+
+LONGEST: Final = "if nothing waited"
+
+
+def step_figure(summary: Summary) -> tuple[str, str]:
+    """The median of the undisturbed steps, and its 95% interval. With too few of them: their range, and how many."""
+    interval = between_ms(summary.step_low_ms, summary.step_high_ms)
+    if has_headline(summary):
+        return in_ms(summary.step_ms), interval
+    shortest, longest = in_ms(summary.step_low_ms), in_ms(summary.step_high_ms)
+    return longest if shortest == longest else interval, few_steps(summary)
+
+
+def few_steps(summary: Summary) -> str:
+    """ "3 steps", "3 undisturbed steps", "40 disturbed steps": those that are too few for a headline."""
+    if summary.num_undisturbed == 0:
+        return plural(summary.num_steps, "disturbed step")
+    return plural(summary.num_steps, "undisturbed step" if summary.num_disturbed else "step")
+
+
+def is_longest(ms: float, ceilings: Ceilings) -> bool:
+    """Whether this ceiling is the step if nothing waited: the longest of several, because the step does the same work
+    on the same cores and cannot be shorter than any of them."""
+    return ms == ceilings.best_ms() and len(known_ceilings(ceilings)) > 1
+
+
+def known_ceilings(ceilings: Ceilings) -> list[tuple[str, float, str]]:
+    """The known ceilings, as (what would be free, ms, the phase whose colour it has).
+
+    A loader that could not be drained gives 0, which is not a ceiling.
+    """
+    listed = (
+        ("if data were free", ceilings.compute_ms, "forward"),
+        ("if compute were free", ceilings.input_ms, "input"),
+        ("if no core idled", ceilings.shared_ms, "transfer"),
+    )
+    return [(words, ms, phase) for words, ms, phase in listed if ms]
+
+
+def why_no_ceilings(command: str, summary: Summary) -> str:
+    silent = "not measured" if command != "watch" else "none while watching; slipstream check measures them"
+    return ceilings_reason(summary) or silent
+
+
+def ceilings_reason(summary: Summary) -> str:
+    """The note that replaces the ceilings if there are none."""
+    ceilings = summary.ceilings
+    return ceilings.notes[0] if ceilings.notes and ceilings.best_ms() is None else ""

@@ -1,0 +1,159 @@
+"""The proof: the whole recipe against the base, in pairs of fresh processes that share no parent. Each pair is one
+observation. No round of the selection counts here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import stdev
+from typing import Literal
+
+import msgspec
+
+from slipstream.diagnose.statistics import hodges_lehmann
+from slipstream.records import Numerics, Recipe, Speed, Verdict
+from slipstream.tuning import verdicts
+from slipstream.tuning.budget import BLOCKS_PER_START, PAIR_ROUNDS
+from slipstream.tuning.rounds import Race, could_not_start
+from slipstream.tuning.state import TuningState
+from slipstream.tuning.trials import RaceError, RecipeTrials
+from slipstream.verify.t_sequence import TSequence
+
+WHOLE = "recipe"  # the technique of the verdict on the whole recipe
+MOST_PAIRS = 32  # enough to prove a gain as large as the spread of a pair, in nine of ten tunings
+# A recipe that seems no faster after so many pairs is given up: one that gains as much as a pair's spread is lost so in
+# one of 400 tunings.
+FUTILE_PAIRS = 8
+NARROW = 0.1  # length of the interval of the log ratio; a proved gain is measured further until it is as narrow
+MOST_ROUNDS = 64  # of one pair; more rounds of the same two processes show nothing new
+SMALL_BESIDE = 0.5  # the share of the spread of pairs at which the noise of blocks adds an eighth to it
+GRACE_SHARE = 0.1  # of the budget, for a pair that has just been started
+# Of two processes that are disturbed alike, one loses this many more blocks than the other in one of 1000 proofs.
+UNLIKELY_EXCESS = 3.3  # standard deviations
+
+ProofKind = Literal["total", "writable"]
+Outcome = Literal["proved", "refuted", "not_proved", "measured", "failed", "other_load"]
+
+
+class Proof(msgspec.Struct):
+    recipe: Recipe
+    outcome: Outcome
+    speed: Speed | None
+    numerics: Numerics | None = None
+    reason: str = ""  # failed: what the trial told
+
+    @property
+    def is_kept(self) -> bool:
+        return self.outcome == "proved" and self.numerics is not None and self.numerics.is_sound is True
+
+
+def prove(state: TuningState, recipe: Recipe, kind: ProofKind = "total") -> Proof:
+    """Races pairs until the recipe is decided or the time is over. Pairs of an earlier, interrupted tuning count."""
+    number, earlier = state.journal.begin_proof(recipe)
+    sequence = TSequence(state.order.alpha / 2**number)
+    for known in earlier:
+        sequence.add(known)
+    base, whole = RecipeTrials("base", Recipe(), is_cold=True), RecipeTrials("candidate", recipe, is_cold=True)
+    race = Race()
+    try:
+        while not _is_over(state, sequence):
+            log_ratio = _pair(state, race, base, whole, sequence.spread())
+            if id(whole) in race.failures or id(whole) in race.inert:
+                break
+            if log_ratio is not None:
+                sequence.add(log_ratio)
+                state.journal.remember_pair(recipe, log_ratio)
+    finally:
+        state.pool.leave(base)
+        state.pool.leave(whole)
+    proof = Proof(
+        recipe, _outcome(state, sequence, race, base, whole), sequence.speed() if sequence.num_pairs else None
+    )
+    failure = race.failures.get(id(whole))
+    proof.reason = str(failure) if failure is not None else ""
+    if proof.outcome == "proved":
+        proof.numerics = verdicts.judge_numerics(state, whole)  # of the processes that were timed
+    _decide(state, proof, whole, kind)
+    return proof
+
+
+def _is_over(state: TuningState, sequence: TSequence) -> bool:
+    num_pairs = sequence.num_pairs
+    margin = state.order.margin
+    if num_pairs >= MOST_PAIRS or sequence.is_below(margin):
+        return True
+    if num_pairs >= FUTILE_PAIRS and sequence.speed().ratio <= 1.0:
+        return True
+    if sequence.is_above(margin) and sequence.width() <= NARROW:
+        return True
+    return num_pairs > 0 and state.budget.now_s() + state.costs.pair_s() > state.budget.end_s()
+
+
+def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, spread: float) -> float | None:
+    """The log ratio of two fresh processes: the centre over several interleaved blocks. `spread` is the standard
+    deviation of the pairs so far."""
+    first = len(race.rounds)
+    begun_s = state.budget.now_s()
+    running = state.runner.start([base, whole], race)
+    started_s = state.budget.now_s()
+    end_s = started_s + BLOCKS_PER_START * (started_s - begun_s)
+    state.tell.racing([trials.name for trials in running])
+    if base not in running:
+        raise RaceError(could_not_start(base, race.failures[id(base)]))
+    log_ratios: list[float] = []
+    while len(running) == 2 and not race.failures and not _is_timed(state, log_ratios, spread, end_s):
+        state.runner.run_round(race, running, base)
+        log_ratios = Race(rounds=race.rounds[first:]).log_ratios(whole, base)
+    state.tell.racing([])
+    if id(base) in race.failures:
+        raise RaceError(f"{base.name} failed: {race.failures[id(base)]}")
+    return hodges_lehmann(log_ratios) if log_ratios else None
+
+
+def _is_timed(state: TuningState, log_ratios: Sequence[float], spread: float, end_s: float) -> bool:
+    """Whether a pair has enough rounds: more would not help, because the noise of its blocks is small beside the spread
+    of the pairs, or would cost more than another pair."""
+    num_rounds, now_s = len(log_ratios), state.budget.now_s()
+    if num_rounds < PAIR_ROUNDS:
+        return now_s >= state.budget.end_s(-GRACE_SHARE)
+    error = stdev(log_ratios) / math.sqrt(num_rounds)
+    is_precise = error < SMALL_BESIDE * spread
+    return is_precise or num_rounds >= MOST_ROUNDS or now_s >= min(end_s, state.budget.end_s())
+
+
+def _outcome(state: TuningState, sequence: TSequence, race: Race, base: RecipeTrials, whole: RecipeTrials) -> Outcome:
+    if id(whole) in race.failures or id(whole) in race.inert:
+        return "failed"
+    if _is_loaded_unevenly(race, base, whole):
+        return "other_load"
+    if sequence.is_above(state.order.margin):
+        return "proved"
+    if sequence.is_below(state.order.margin):
+        return "refuted"
+    return "measured" if math.isinf(sequence.width()) else "not_proved"
+
+
+def _is_loaded_unevenly(race: Race, base: RecipeTrials, whole: RecipeTrials) -> bool:
+    """Whether other programs disturbed one of the two far more often. Then the load may come from the trial itself, and
+    the discarded rounds are a biased choice."""
+    ours, theirs = race.loaded.get(id(whole), 0), race.loaded.get(id(base), 0)
+    return abs(ours - theirs) > UNLIKELY_EXCESS * math.sqrt(max(1, ours + theirs))
+
+
+def _decide(state: TuningState, proof: Proof, whole: RecipeTrials, kind: ProofKind) -> None:
+    verdict = Verdict(WHOLE, True, "unsure", proof.reason, recipe=proof.recipe, kind=kind, cause=proof.outcome)
+    verdict = verdicts.measured(state, verdict, state.pool.record(whole), proof.speed)
+    verdict = msgspec.structs.replace(verdict, decision=_DECISIONS[proof.outcome])
+    if proof.numerics is not None:
+        verdict = verdicts.with_numerics(verdict, proof.numerics)
+    state.decide(verdict)
+
+
+_DECISIONS = {
+    "proved": "kept",
+    "refuted": "rejected",
+    "not_proved": "unsure",
+    "measured": "unsure",
+    "failed": "failed",
+    "other_load": "unsure",
+}

@@ -1,0 +1,230 @@
+"""Runs rounds: one block of every trial, in random order. A round during which other programs used the cores does not
+count, by the measured load and never by the time that a block took."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, stdev
+
+import msgspec
+
+from slipstream.diagnose.foreign_load import most_foreign
+from slipstream.diagnose.statistics import hodges_lehmann
+from slipstream.records import BlockTiming, Failure
+from slipstream.tuning.block_length import BlockPlan, block, typical_step_s
+from slipstream.tuning.budget import Budget, Costs
+from slipstream.tuning.progress import ProgressListener
+from slipstream.tuning.trials import Inert, RaceError, RecipeTrials, TrialPool, find_inert
+
+# Times the base's block: a block that takes longer ends with its next step. So a recipe that is 30 times slower costs a
+# round little, and a recipe that is twice as slow is still timed over all steps.
+MOST_TIMES_BASE = 3.0
+MOST_TIMES_ROUNDS = 3
+CLEAR = 2.0  # standard errors
+SHORTEST_LIMIT_S = 0.5  # a block of the base is often shorter than a stall of the machine
+WAIT_S = 1.0  # between two looks at a busy machine
+MOST_WAIT_S = 20.0  # at a time: then a round is tried again, because the load may be too small to disturb it
+# Without a quiet round for so long the tuning ends, because all its figures would be of another machine. Twice as long
+# as the longest burst that one expects of a backup, an update or a build.
+PATIENCE_S = 120.0
+MOST_BASE_STARTS = 3  # of the anchor in one race
+COPIES = ". Copies of the script run at the same time, without standard input: it must not prompt or open a fixed port"
+
+
+class BusyError(RaceError):
+    """Other programs do not stop using the cores."""
+
+
+class Race(msgspec.Struct, eq=False):
+    """The counted rounds of some trials."""
+
+    rounds: list[dict[int, float]] = []  # for each round the log seconds of a step, by the id of the trials
+    failures: dict[int, Failure] = {}
+    inert: dict[int, Inert] = {}  # trials that are not raced, because a technique of theirs changes nothing
+    loaded: dict[int, int] = {}  # blocks during which other programs used the cores, by the id of the trials
+
+    def log_ratios(self, trials: RecipeTrials, anchor: RecipeTrials) -> list[float]:
+        """log(anchor / trials) of each round in which both were timed."""
+        both = (one for one in self.rounds if id(trials) in one and id(anchor) in one)
+        return [one[id(anchor)] - one[id(trials)] for one in both]
+
+    def gain(self, trials: RecipeTrials, anchor: RecipeTrials) -> float | None:
+        """The centre of the log ratios; None if there are none."""
+        ratios = self.log_ratios(trials, anchor)
+        return hodges_lehmann(ratios) if ratios else None
+
+    def is_clear(self, trials: RecipeTrials, anchor: RecipeTrials, gain: float) -> bool:
+        """Whether more rounds of these processes would hardly change on which side of `gain` the log ratio lies."""
+        ratios = self.log_ratios(trials, anchor)
+        if len(ratios) < 2:
+            return False
+        error = stdev(ratios) / math.sqrt(len(ratios))
+        return abs(hodges_lehmann(ratios) - gain) > CLEAR * error
+
+
+class Load(msgspec.Struct):
+    """What was seen of other programs."""
+
+    num_rounds: int = 0
+    foreign_cores: list[float] = []  # of each discarded round
+    waited_s: float = 0.0
+
+
+class RoundRunner:
+    """Runs all rounds of a tuning. It chooses nothing."""
+
+    def __init__(
+        self,
+        pool: TrialPool,
+        budget: Budget,
+        costs: Costs,
+        tell: ProgressListener,
+        block_plan: BlockPlan,
+        num_cores: float,
+        seed: int,
+    ) -> None:
+        self._pool = pool
+        self._budget = budget
+        self._costs = costs
+        self._tell = tell
+        self._block = block(block_plan)
+        self._step_s = block_plan.step_s
+        self._most_foreign = most_foreign(num_cores)
+        self._random = random.Random(seed)
+        self._number = 0
+        self.load = Load()
+        self._busy_s = 0.0  # since the last round that counted
+
+    def race(
+        self,
+        anchor: RecipeTrials,
+        others: Sequence[RecipeTrials],
+        num_rounds: int,
+        deadline_s: float = math.inf,
+        is_enough: Callable[[Race], bool] = lambda race: True,
+    ) -> Race:
+        """Starts all trials in new processes and runs rounds, until `num_rounds` counted or the deadline has passed.
+        Where that was not enough, up to MOST_TIMES_ROUNDS times as many rounds run. At most as many trials run beside
+        the anchor as fit in memory; the others race afterwards, against a new process of the anchor. Raises RaceError
+        if the anchor fails."""
+        race, room = Race(), self._pool.num_challengers(1)
+        groups = [others[at : at + room] for at in range(0, len(others), room)] or [[]]
+        for group in groups:
+            try:
+                self._race_group(race, anchor, group, num_rounds, deadline_s, is_enough)
+            finally:
+                for trials in (anchor, *group):
+                    self._pool.release(trials)
+                self._tell.racing([])
+        return race
+
+    def start(self, members: Iterable[RecipeTrials], race: Race) -> list[RecipeTrials]:
+        """Starts each in a new process. Returns those that run."""
+        members = list(members)
+        for trials in members:
+            self._pool.leave(trials)
+        running = []
+        for trials, following in zip(members, [*members[1:], None], strict=True):
+            self._pool.expect(following)
+            begun_s = self._budget.now_s()
+            failure = self._pool.enter(trials)
+            if failure:
+                race.failures[id(trials)] = failure
+                continue
+            self._costs.started(self._budget.now_s() - begun_s, trials.is_cold)
+            inert = find_inert(self._pool.record(trials))
+            if inert is not None:
+                race.inert[id(trials)] = inert
+                self._pool.leave(trials)
+                continue
+            running.append(trials)
+        return running
+
+    def _race_group(
+        self,
+        race: Race,
+        anchor: RecipeTrials,
+        group: Sequence[RecipeTrials],
+        num_rounds: int,
+        deadline_s: float,
+        is_enough: Callable[[Race], bool],
+    ) -> None:
+        running = self.start((anchor, *group), race)
+        num_starts = 1
+        self._tell.racing([trials.name for trials in running])
+        num_counted = num_discarded = 0
+        while self._budget.now_s() < deadline_s or not (num_counted or num_discarded):
+            if num_counted >= MOST_TIMES_ROUNDS * num_rounds or (num_counted >= num_rounds and is_enough(race)):
+                break
+            if id(anchor) in race.failures:
+                failure = race.failures.pop(id(anchor))
+                if num_starts >= MOST_BASE_STARTS:
+                    raise RaceError(could_not_start(anchor, failure))
+                num_starts += 1
+                running = [*self.start([anchor], race), *(one for one in running if one is not anchor)]
+                continue
+            running = [trials for trials in running if id(trials) not in race.failures]
+            if group and running == [anchor]:
+                break
+            counts = self.run_round(race, running, anchor)
+            num_counted, num_discarded = num_counted + counts, num_discarded + (not counts)
+
+    def run_round(self, race: Race, running: Sequence[RecipeTrials], anchor: RecipeTrials) -> bool:
+        """Runs one round. Returns whether it counts; if not, it has waited until other programs were done."""
+        begun_s = self._budget.now_s()
+        timings: dict[int, BlockTiming] = {}
+        foreign = []
+        for trials in self._random.sample(running, len(running)):
+            timing = self._pool.run_block(trials, self._number, *self._block, self._limit_s(anchor))
+            self._tell.left(self._budget.left_s(), self._budget.budget_s)
+            if timing.failure:
+                race.failures[id(trials)] = timing.failure
+                continue
+            timings[id(trials)] = timing
+            if timing.foreign_cores is not None and timing.foreign_cores > self._most_foreign:
+                foreign.append(timing.foreign_cores)
+                race.loaded[id(trials)] = race.loaded.get(id(trials), 0) + 1
+        self._number += 1
+        self.load.num_rounds += 1
+        if foreign:
+            self.load.foreign_cores.append(max(foreign))
+            self._wait(max(foreign))
+            lost_s = self._budget.now_s() - begun_s
+            self._budget.lose(lost_s)
+            self._busy_s += lost_s
+            if self._busy_s > PATIENCE_S:
+                raise BusyError(f"other programs used {self.mean_foreign_cores():.1f} cores all the time")
+            return False
+        self._busy_s = 0.0
+        timed = {ident: timing for ident, timing in timings.items() if timing.step_s > 0.0 and not timing.is_disturbed}
+        if timings:
+            self._costs.blocked((self._budget.now_s() - begun_s) / len(timings))
+        race.rounds.append({ident: math.log(timing.step_s) for ident, timing in timed.items()})
+        return True
+
+    def _limit_s(self, anchor: RecipeTrials) -> float:
+        step_s = typical_step_s(anchor.timings[-5:]) or self._step_s
+        return max(SHORTEST_LIMIT_S, MOST_TIMES_BASE * sum(self._block) * step_s)
+
+    def _wait(self, cores: float) -> None:
+        """Waits until other programs are done, for a while."""
+        begun_s = self._budget.now_s()
+        end_s = min(begun_s + MOST_WAIT_S, self._budget.end_s())
+        self._tell.waiting(cores)
+        while self._budget.now_s() < end_s:
+            seen = self._pool.wait(WAIT_S)
+            if seen is None or seen <= self._most_foreign:
+                break
+            self._tell.waiting(seen)
+        self._tell.waiting(0.0)
+        self.load.waited_s += self._budget.now_s() - begun_s
+
+    def mean_foreign_cores(self) -> float:
+        """The cores that other programs used in rounds that do not count."""
+        return fmean(self.load.foreign_cores) if self.load.foreign_cores else 0.0
+
+
+def could_not_start(anchor: RecipeTrials, failure: Failure) -> str:
+    return f"{anchor.name} could not be started: {failure}{COPIES if anchor.role == 'base' else ''}"

@@ -1,0 +1,258 @@
+"""Selects a recipe in passes. A pass is successive halving over arms on top of the recipe so far; the combination of
+its winners is raced against the best single one. Another pass follows on top of the result, because a technique that
+gains nothing in a step that computes may gain much in a step that waits, and the other way round."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Collection, Sequence
+
+from slipstream.records import Choice, Recipe, Setting
+from slipstream.techniques._core.observation import Observation
+from slipstream.tuning import verdicts
+from slipstream.tuning.budget import PROOF_SHARE
+from slipstream.tuning.candidates import Arm, Candidate, latecomers, settings_to_race, untried_neighbours
+from slipstream.tuning.rounds import Race
+from slipstream.tuning.state import TuningState
+from slipstream.tuning.step_drift import is_slowing
+from slipstream.tuning.successive_halving import ETA, LEAST_ROUNDS, MOST_ROUNDS, Entry, halve
+
+MOST_FAILED = 2  # passes without a winner on the unchanged script: small gains show only over several processes
+ROUNDS = LEAST_ROUNDS * ETA  # of a race between a few recipes, as on the second rung
+# Share of the budget up to which an arm that takes long to start is raced. Its first start compiles.
+LATE_SHARE = 0.5
+# An arm that was this much slower in an earlier pass does not race again: what it lost then would have to be less than
+# a quarter of what the recipe saved.
+HOPELESS = math.log(0.75)
+# Causes for which a setting does not race again, whatever the recipe is.
+_FINAL = ("failed", "declined", "no_effect", "unsound", "never_pays", "opt_in")
+
+
+class Selection:
+    """The passes of a tuning."""
+
+    def __init__(self, state: TuningState, candidates: Sequence[Candidate]) -> None:
+        self._state = state
+        self._candidates = list(candidates)
+        self.seen: dict[Choice, float] = {}  # the last log ratio of each choice against what it was raced on
+        self._out: set[Choice] = set()  # failed, unsound, or without effect
+        self._entries: dict[tuple[Recipe, Choice], Entry] = {}  # by the recipe that they are raced on top of
+        self._is_slowing = False
+        # What was ahead in the first pass, though a race in new processes did not confirm it: the proof decides. It
+        # holds all winners, because noise can choose the wrong one.
+        self._hopeful: tuple[Recipe, float] | None = None
+        self.singles: list[Recipe] = []  # the best recipe of the first pass that has one technique more
+
+    def run(self) -> None:
+        """Leaves the best recipe in the state."""
+        state = self._state
+        ground = [one for one in self._candidates if one.card.is_ground]
+        if ground and self._pass([self._arm(one, one.settings[0]) for one in ground], least_gain=0.0):
+            state.note(f"{state.recipe} comes first: the other techniques are raced on top of it.")
+        num_failed = 0
+        while arms := self._arms():
+            if not self._pass(arms, least_gain=math.log1p(state.order.margin)):
+                num_failed += 1
+                if state.recipe.choices or num_failed == MOST_FAILED or not self._is_time_for(arms):
+                    break
+                continue
+            state.journal.remember_pass(state.recipe, state.estimates[state.recipe], state.verdicts, is_last=False)
+        if not state.recipe.choices and self._hopeful is not None:
+            state.adopt(*self._hopeful)
+            for choice in state.recipe.choices:
+                state.revise(choice, decision="kept", cause="gains")
+        self._report_not_raced()
+
+    # --- arms ---------------------------------------------------------------------------------------------------------
+
+    def _arm(self, candidate: Candidate, setting: Setting) -> Arm:
+        choice = Choice(candidate.technique, setting)
+        return Arm(candidate, choice, self._state.recipe.plus(choice))
+
+    def _arms(self) -> list[Arm]:
+        """The arms of the next pass, the most promising first. First settings come before second ones."""
+        state, recipe = self._state, self._state.recipe
+        out = {choice.technique for choice in self._out}
+        late = latecomers(Observation(state.session, self._is_slowing), state.order, state.techniques, recipe, out)
+        known = {one.technique: one for one in (*late, *self._candidates)}
+        by_rank: list[list[Arm]] = [[], []]
+        for candidate in known.values():
+            for rank, setting in enumerate(self._settings(candidate)):
+                by_rank[rank].append(self._arm(candidate, setting))
+        return [arm for arms in by_rank for arm in arms]
+
+    def _settings(self, candidate: Candidate) -> list[Setting]:
+        """The settings to race in the next pass. Of a technique in the recipe these are neighbours of its setting."""
+        name, recipe = candidate.technique, self._state.recipe
+        if self._state.conflict(name, recipe) is not None:
+            return []
+        seen = {choice.setting: gain for choice, gain in self.seen.items() if choice.technique == name}
+        now = recipe.setting_of(name)
+        out = {choice.setting for choice in self._out if choice.technique == name}
+        out |= {setting for setting, gain in seen.items() if gain < HOPELESS}
+        if now is not None:
+            return [setting for setting in untried_neighbours(candidate, now, seen) if setting not in out]
+        return [setting for setting in settings_to_race(candidate, seen) if setting not in out]
+
+    def _affordable(self, arms: Sequence[Arm]) -> list[Arm]:
+        """As many arms as the time is enough for. Time is never spread over more arms than it can decide. With time for
+        two passes, one of them is kept back for what helps on top of the first one's winners."""
+        state = self._state
+        left_s = state.budget.end_s(PROOF_SHARE) - state.budget.now_s()
+        number = state.costs.num_affordable(left_s, num_fixed=2)
+        techniques = {arm.choice.technique for arm in arms}
+        both = state.costs.num_affordable(left_s / 2, num_fixed=2)
+        return list(arms[: max(both, min(number, len(techniques)))])
+
+    def _is_time_for(self, arms: Sequence[Arm]) -> bool:
+        state = self._state
+        return state.budget.now_s() + state.costs.pass_s(len(arms), 2) < state.budget.end_s(PROOF_SHARE)
+
+    def _first_rounds(self, num_arms: int) -> int:
+        """As many rounds on the first rung as leave half of the time to later passes."""
+        state = self._state
+        half_s = (state.budget.end_s(PROOF_SHARE) - state.budget.now_s()) / 2
+        affordable = (
+            number
+            for number in range(MOST_ROUNDS, LEAST_ROUNDS, -1)
+            if state.costs.pass_s(num_arms, 2, number) <= half_s
+        )
+        return next(affordable, LEAST_ROUNDS)
+
+    # --- a pass -------------------------------------------------------------------------------------------------------
+
+    def _pass(self, arms: Sequence[Arm], least_gain: float) -> bool:
+        """Races arms on top of the recipe so far. Returns whether a new recipe came out of it."""
+        state = self._state
+        anchor = state.recipe
+        quick = self._affordable([arm for arm in arms if not arm.candidate.card.is_slow_to_start])
+        slow = [arm for arm in arms if arm.candidate.card.is_slow_to_start]
+        entries, late = ([self._entry(arm) for arm in arms] for arms in (quick, slow))
+        if not entries and not (late and self._is_time_for_slow()):
+            return False
+        finalists = halve(
+            entries, late, self._first_rounds(len(entries)), functools.partial(self._race, anchor, least_gain)
+        )
+        raced = [entry for entry in (*entries, *late) if entry.gains or entry.failure or entry.inert]
+        winners = self._judge(anchor, raced, finalists, least_gain)
+        return bool(winners) and self._take(anchor, winners, least_gain)
+
+    def _entry(self, arm: Arm) -> Entry:
+        """A further pass on the same recipe adds to what is known of an arm."""
+        return self._entries.setdefault((self._state.recipe, arm.choice), Entry(arm, self._state.trials(arm.recipe)))
+
+    def _is_time_for_slow(self) -> bool:
+        return self._state.budget.now_s() < self._state.budget.end_s(LATE_SHARE)
+
+    def _race(self, anchor: Recipe, least_gain: float, going: Sequence[Entry], num_rounds: int, is_last: bool) -> None:
+        """One rung. The last one goes on while no arm is clearly ahead and one still may be."""
+        state = self._state
+        fixed = [] if anchor.choices else [state.control]
+        if not self._is_time_for_slow():
+            going = [entry for entry in going if entry.gains or not entry.arm.candidate.card.is_slow_to_start]
+        others = [*fixed, *(entry.trials for entry in going)]
+        base = state.trials(anchor)
+
+        def is_enough(race: Race) -> bool:
+            gains = {id(entry): race.gain(entry.trials, base) for entry in going}
+            first = max(going, key=lambda entry: gains[id(entry)] or -math.inf, default=None)
+            return not is_last or first is None or race.is_clear(first.trials, base, least_gain)
+
+        race = state.runner.race(base, others, num_rounds, state.budget.end_s(PROOF_SHARE), is_enough)
+        for entry in going:
+            entry.failure, entry.inert = race.failures.get(id(entry.trials)), race.inert.get(id(entry.trials))
+            gain = race.gain(entry.trials, base)
+            if gain is not None:
+                entry.gains = [*entry.gains, (gain, len(race.log_ratios(entry.trials, base)))]
+        self._note_control(race, anchor)
+
+    def _note_control(self, race: Race, anchor: Recipe) -> None:
+        state = self._state
+        self._is_slowing |= is_slowing(state.trials(anchor).timings_of_trial)
+        gain = race.gain(state.control, state.base)
+        if gain is not None:
+            state.control_gains.append(gain)
+            state.numerics_check.control = state.control
+
+    def _judge(
+        self, anchor: Recipe, raced: Sequence[Entry], finalists: Sequence[Entry], least_gain: float
+    ) -> list[Entry]:
+        """Stores a verdict on every arm. Returns the winners, best first: at most one setting of each technique."""
+        state, winners = self._state, list[Entry]()
+        for entry in (*finalists, *(entry for entry in raced if entry not in finalists)):
+            verdict = verdicts.of_arm(state, entry, anchor, least_gain)
+            is_rival = any(entry.arm.choice.technique == winner.arm.choice.technique for winner in winners)
+            if verdict.cause == "gains" and is_rival:
+                verdict = verdicts.outpaced(verdict)
+            if verdict.cause == "gains":
+                verdict = verdicts.with_numerics(verdict, verdicts.judge_numerics(state, entry.trials))
+            if verdict.cause == "gains":
+                winners.append(entry)
+            self._remember(
+                entry, verdict.cause in ("failed", "declined", "no_effect", "unsound", "never_pays", "opt_in")
+            )
+            state.decide(verdict)
+            state.pool.leave(entry.trials)
+        return winners
+
+    def _remember(self, entry: Entry, is_out: bool) -> None:
+        if entry.gain is not None:
+            self.seen[entry.arm.choice] = entry.gain
+        if is_out:
+            self._out.add(entry.arm.choice)
+
+    # --- combination --------------------------------------------------------------------------------------------------
+
+    def _take(self, anchor: Recipe, winners: Sequence[Entry], least_gain: float) -> bool:
+        """Races the best single winner and the combination of all that do not conflict, in new processes. The faster
+        one becomes the recipe if it gains here too: winners of a selection look better than they are."""
+        state, best = self._state, winners[0]
+        whole, together = best.recipe, [best]
+        for winner in winners[1:]:
+            conflict = state.conflict(winner.arm.choice.technique, whole)
+            if conflict is not None:
+                state.revise(winner.arm.choice, decision="rejected", cause="conflict", other=str(conflict))
+                continue
+            whole, together = whole.plus(winner.arm.choice), [*together, winner]
+        gains = self._race_winners(anchor, list(dict.fromkeys((best.recipe, whole))), least_gain)
+        taken = max(gains, key=lambda recipe: gains[recipe], default=anchor)
+        if taken == whole != best.recipe and not verdicts.judge_numerics(state, state.trials(whole)).is_sound:
+            taken = best.recipe
+        gain = gains.get(taken, -math.inf)
+        for winner in together:
+            if gain <= least_gain:
+                state.revise(winner.arm.choice, decision="rejected", cause="not_again")
+            elif winner.arm.choice not in taken.choices:
+                state.revise(winner.arm.choice, decision="rejected", cause="not_together", other=str(best.arm.choice))
+        if gain <= least_gain:
+            if not anchor.choices:
+                self._hopeful = whole, max(gain, 0.0)
+            return False
+        state.adopt(taken, state.estimates.get(anchor, 0.0) + gain)
+        self.singles.append(best.recipe)
+        return True
+
+    def _race_winners(self, anchor: Recipe, recipes: Sequence[Recipe], least_gain: float) -> dict[Recipe, float]:
+        """The log ratio of each recipe against the anchor."""
+        state, by_recipe = self._state, {recipe: self._state.trials(recipe) for recipe in recipes}
+
+        def is_enough(race: Race) -> bool:
+            return all(race.is_clear(trials, state.trials(anchor), least_gain) for trials in by_recipe.values())
+
+        deadline_s = state.budget.end_s(PROOF_SHARE)
+        race = state.runner.race(state.trials(anchor), list(by_recipe.values()), ROUNDS, deadline_s, is_enough)
+        gains = {recipe: race.gain(trials, state.trials(anchor)) for recipe, trials in by_recipe.items()}
+        for trials in by_recipe.values():
+            state.pool.leave(trials)
+        failed = {
+            id(trials) for trials in by_recipe.values() if id(trials) in race.failures or id(trials) in race.inert
+        }
+        return {one: gain for one, gain in gains.items() if gain is not None and id(by_recipe[one]) not in failed}
+
+    def _report_not_raced(self) -> None:
+        state = self._state
+        raced: Collection[str] = {verdict.technique for verdict in state.verdicts if verdict.kind == "single"}
+        for candidate in self._candidates:
+            if candidate.technique not in raced:
+                state.decide(verdicts.not_raced(candidate.first))
