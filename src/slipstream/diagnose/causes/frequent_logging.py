@@ -6,7 +6,7 @@ from collections import Counter
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total, watched_stacks
-from slipstream.diagnose.source_hints import trainers_own
+from slipstream.diagnose.source_hints import more_rarely, trainers_own, warning_of
 from slipstream.diagnose.stack_facts import asks_to_log, is_logging
 from slipstream.diagnose.typical_step import sampled_step
 from slipstream.numbers import in_percent, part_of_ms
@@ -39,6 +39,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             predicted_gain=gain_of(step.step_ms, then_ms),
             change=_change(session, hot.site if hot else None),
             site=hot.site if hot else None,
+            settings={"logging_steps": "100"},
+            advice=warning_of(session, hot.site if hot else None),
         )
     ]
 
@@ -59,5 +61,5 @@ def _lines(stacks: list[StackCount]) -> set[tuple[str, int]]:
 
 def _change(session: Session, site: Site | None) -> str:
     lightning = "Trainer(..., log_every_n_steps=100), and self.log without prog_bar=True"
-    own = trainers_own(session, site, lightning, "TrainingArguments(..., logging_steps=100)")
-    return own or "if step % 20 == 0:  # around this line"
+    own = trainers_own(session, site, lightning, "TrainingArguments(..., logging_steps=100)", "log")
+    return own or f"every 20 steps, not each: {more_rarely(session, site, 20, 'print(...)')}"
