@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slipstream.records import Edit, Recipe, Session
+from slipstream.records import Choice, Edit, Recipe, Session
 from slipstream.techniques._core.catalogue import Technique, catalogue
 from slipstream.techniques._core.observation import Observation
 
@@ -26,6 +26,13 @@ def edits_of(
             own or technique.edit(observation, choice.setting) or _unwritten(choice.technique, technique, observation)
         )
     return edits
+
+
+def is_writable(observation: Observation, choice: Choice, technique: Technique) -> bool:
+    """Whether `slipstream patch` can write the technique into the source, as far as is known before it looks for the
+    place."""
+    edits = technique.edit(observation, choice.setting)
+    return bool(edits) and all(edit.kind != "by_hand" for edit in edits)
 
 
 def _unwritten(ident: str, technique: Technique, observation: Observation) -> list[Edit]:

@@ -258,7 +258,8 @@ class Verdict(msgspec.Struct, frozen=True):
     one_off_s: float = 0.0  # start-up in addition to the base's: compilation, start of workers
     payback_steps: int | None = None  # steps until the start-up is paid back; None: costs nothing, or never pays back
     recipe: Recipe = Recipe()  # the technique alone, or (cumulative, left_out) with others
-    kind: Literal["single", "cumulative", "left_out", "total", "noise"] = "single"
+    # writable: the proof of the best recipe that can be written into the source. cumulative: in older sessions
+    kind: Literal["single", "cumulative", "left_out", "total", "writable", "noise"] = "single"
     is_provisional: bool = False  # in older sessions
     cause: VerdictCause | None = None  # None: in older sessions
     own_ratio: float | None = None  # times as fast as what it was raced on top of, which `speed` is not relative to

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from slipstream.recipe.source_edits import is_writable
 from slipstream.records import NUMERICS, Choice, NumericsClass, Recipe, Session, Setting, Verdict
 from slipstream.techniques._core.card import Answer, Card
 from slipstream.techniques._core.catalogue import Technique
@@ -133,6 +134,10 @@ def _consider(
         return Verdict(ident, True, "failed", reason, cause="failed")
     if not asked.is_yes:
         return _refused(ident, asked.reason)
+    if order.is_patchable:
+        settings = tuple(one for one in settings if is_writable(observation, Choice(ident, one), technique))
+        if not settings:
+            return _refused(ident, "slipstream patch cannot write it into this source")
     if not settings:
         return _refused(ident, "no setting is worth trying here")
     return Candidate(ident, card, settings, gain, not card.is_opt_in or ident in order.only)

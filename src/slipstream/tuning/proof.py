@@ -31,6 +31,7 @@ GRACE_SHARE = 0.1  # of the budget, for a pair that has just been started
 # Of two processes that are disturbed alike, one loses this many more blocks than the other in one of 1000 proofs.
 UNLIKELY_EXCESS = 3.3  # standard deviations
 
+ProofKind = Literal["total", "writable"]
 Outcome = Literal["proved", "refuted", "not_proved", "measured", "failed", "other_load"]
 
 
@@ -46,7 +47,7 @@ class Proof(msgspec.Struct):
         return self.outcome == "proved" and self.numerics is not None and self.numerics.is_sound is True
 
 
-def prove(state: TuningState, recipe: Recipe) -> Proof:
+def prove(state: TuningState, recipe: Recipe, kind: ProofKind = "total") -> Proof:
     """Races pairs until the recipe is decided or the time is over. Pairs of an earlier, interrupted tuning count."""
     number, earlier = state.journal.begin_proof(recipe)
     sequence = TSequence(state.order.alpha / 2**number)
@@ -72,7 +73,7 @@ def prove(state: TuningState, recipe: Recipe) -> Proof:
     proof.reason = str(failure) if failure is not None else ""
     if proof.outcome == "proved":
         proof.numerics = verdicts.judge_numerics(state, whole)  # of the processes that were timed
-    _decide(state, proof, whole)
+    _decide(state, proof, whole, kind)
     return proof
 
 
@@ -139,8 +140,8 @@ def _is_loaded_unevenly(race: Race, base: RecipeTrials, whole: RecipeTrials) -> 
     return abs(ours - theirs) > UNLIKELY_EXCESS * math.sqrt(max(1, ours + theirs))
 
 
-def _decide(state: TuningState, proof: Proof, whole: RecipeTrials) -> None:
-    verdict = Verdict(WHOLE, True, "unsure", proof.reason, recipe=proof.recipe, kind="total", cause=proof.outcome)
+def _decide(state: TuningState, proof: Proof, whole: RecipeTrials, kind: ProofKind) -> None:
+    verdict = Verdict(WHOLE, True, "unsure", proof.reason, recipe=proof.recipe, kind=kind, cause=proof.outcome)
     verdict = verdicts.measured(state, verdict, state.pool.record(whole), proof.speed)
     verdict = msgspec.structs.replace(verdict, decision=_DECISIONS[proof.outcome])
     if proof.numerics is not None:

@@ -51,6 +51,9 @@ def conclude(state: TuningState, proofs: Sequence[Proof], is_complete: bool, was
         candidate=candidate,
         candidate_speed=candidate_speed,
         candidate_edits=_edits(state, candidate),
+        writable=state.writable,
+        writable_speed=_writable_speed(state, proofs),
+        writable_edits=_edits(state, state.writable),
         num_rounds=load.num_rounds,
         num_discarded=len(load.foreign_cores),
         foreign_cores=state.runner.mean_foreign_cores(),
@@ -67,6 +70,14 @@ def _candidate(state: TuningState, proofs: Sequence[Proof]) -> tuple[Recipe, Spe
     if proofs or not state.recipe.choices:
         return Recipe(), None
     return state.recipe, verdicts.estimate(state.estimates.get(state.recipe, 0.0))
+
+
+def _writable_speed(state: TuningState, proofs: Sequence[Proof]) -> Speed | None:
+    """With an interval if it was proved, else the estimate of the selection."""
+    if not state.writable.choices:
+        return None
+    proved = [proof.speed for proof in proofs if proof.recipe == state.writable and proof.speed is not None]
+    return proved[0] if proved else verdicts.estimate(state.estimates[state.writable])
 
 
 def _settled(verdict: Verdict, recipe: Recipe) -> Verdict:

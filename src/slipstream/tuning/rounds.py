@@ -24,8 +24,15 @@ MOST_TIMES_BASE = 3.0
 SHORTEST_LIMIT_S = 0.5  # a block of the base is often shorter than a stall of the machine
 WAIT_S = 1.0  # between two looks at a busy machine
 MOST_WAIT_S = 20.0  # at a time: then a round is tried again, because the load may be too small to disturb it
+# Without a quiet round for so long the tuning ends, because all its figures would be of another machine. Twice as long
+# as the longest burst that one expects of a backup, an update or a build.
+PATIENCE_S = 120.0
 MOST_BASE_STARTS = 3  # of the anchor in one race
 COPIES = ". Copies of the script run at the same time, without standard input: it must not prompt or open a fixed port"
+
+
+class BusyError(RaceError):
+    """Other programs do not stop using the cores."""
 
 
 class Race(msgspec.Struct, eq=False):
@@ -78,6 +85,7 @@ class RoundRunner:
         self._random = random.Random(seed)
         self._number = 0
         self.load = Load()
+        self._busy_s = 0.0  # since the last round that counted
 
     def race(
         self, anchor: RecipeTrials, others: Sequence[RecipeTrials], num_rounds: int, deadline_s: float = math.inf
@@ -159,8 +167,13 @@ class RoundRunner:
         if foreign:
             self.load.foreign_cores.append(max(foreign))
             self._wait(max(foreign))
-            self._budget.lose(self._budget.now_s() - begun_s)
+            lost_s = self._budget.now_s() - begun_s
+            self._budget.lose(lost_s)
+            self._busy_s += lost_s
+            if self._busy_s > PATIENCE_S:
+                raise BusyError(f"other programs used {self.mean_foreign_cores():.1f} cores all the time")
             return False
+        self._busy_s = 0.0
         timed = {ident: timing for ident, timing in timings.items() if timing.step_s > 0.0 and not timing.is_disturbed}
         if timings:
             self._costs.blocked((self._budget.now_s() - begun_s) / len(timings))

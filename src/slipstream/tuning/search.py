@@ -19,7 +19,10 @@ from slipstream.tuning.rounds import could_not_start
 from slipstream.tuning.selection import Selection
 from slipstream.tuning.state import TuningState
 from slipstream.tuning.trials import RaceError
+from slipstream.tuning.writable import find_writable, measure
 from slipstream.wire.backend import RaceBackend
+
+WORTH_PAIRS = 4  # a further proof with time for fewer pairs would have no interval
 
 
 def tune(
@@ -46,7 +49,7 @@ def tune(
     except RaceError as error:
         if not state.base.timings:
             raise
-        state.note(f"The tuning ended early: {error}.")
+        state.note(f"The tuning ended early: {error}. --resume continues it.")
     except KeyboardInterrupt:
         was_interrupted = True
     finally:
@@ -75,13 +78,23 @@ def _search(state: TuningState, candidates: Sequence[Candidate], proofs: list[Pr
         if state.pool.is_relaunching():
             state.note("Only one trial fits in memory, so trials were started again for every turn: this is slower.")
         ablate(state)
+        writable = find_writable(state, selection.seen)
+        if writable.choices and measure(state, writable):
+            state.writable = writable
         state.journal.remember_pass(state.recipe, state.estimates.get(state.recipe, 0.0), state.verdicts, is_last=True)
     for recipe in dict.fromkeys((state.recipe, *singles[:1])):
-        if not recipe.choices or (proofs and state.budget.now_s() + state.costs.pair_s() > state.budget.end_s()):
+        if not recipe.choices or (proofs and state.budget.left_s() < WORTH_PAIRS * state.costs.pair_s()):
             break
         proofs.append(prove(state, recipe))
         if proofs[-1].is_kept or proofs[-1].outcome in ("not_proved", "measured"):
             break
+    if (
+        proofs
+        and proofs[-1].is_kept
+        and state.writable.choices
+        and state.budget.left_s() > WORTH_PAIRS * state.costs.pair_s()
+    ):
+        proofs.append(prove(state, state.writable, kind="writable"))
 
 
 def _enter_base(state: TuningState, num_candidates: int) -> None:

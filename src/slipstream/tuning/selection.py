@@ -34,7 +34,7 @@ class Selection:
     def __init__(self, state: TuningState, candidates: Sequence[Candidate]) -> None:
         self._state = state
         self._candidates = list(candidates)
-        self._seen: dict[Choice, float] = {}  # the last log ratio of each choice against what it was raced on
+        self.seen: dict[Choice, float] = {}  # the last log ratio of each choice against what it was raced on
         self._out: set[Choice] = set()  # failed, unsound, or without effect
         self._is_slowing = False
         self.singles: list[Recipe] = []  # the best recipe of the first pass that has one technique more
@@ -60,9 +60,8 @@ class Selection:
     def _arms(self) -> list[Arm]:
         """The arms of the next pass, the most promising first. First settings come before second ones."""
         state, recipe = self._state, self._state.recipe
-        late = latecomers(
-            Observation(state.session, self._is_slowing), state.order, state.techniques, recipe, self._out
-        )
+        out = {choice.technique for choice in self._out}
+        late = latecomers(Observation(state.session, self._is_slowing), state.order, state.techniques, recipe, out)
         known = {one.technique: one for one in (*late, *self._candidates)}
         by_rank: list[list[Arm]] = [[], []]
         for candidate in known.values():
@@ -75,7 +74,7 @@ class Selection:
         name, recipe = candidate.technique, self._state.recipe
         if self._state.conflict(name, recipe) is not None:
             return []
-        seen = {choice.setting: gain for choice, gain in self._seen.items() if choice.technique == name}
+        seen = {choice.setting: gain for choice, gain in self.seen.items() if choice.technique == name}
         now = recipe.setting_of(name)
         out = {choice.setting for choice in self._out if choice.technique == name}
         out |= {setting for setting, gain in seen.items() if gain < HOPELESS}
@@ -162,7 +161,7 @@ class Selection:
 
     def _remember(self, entry: Entry, is_out: bool) -> None:
         if entry.gain is not None:
-            self._seen[entry.arm.choice] = entry.gain
+            self.seen[entry.arm.choice] = entry.gain
         if is_out:
             self._out.add(entry.arm.choice)
 

@@ -59,6 +59,7 @@ class TuningState:
         self.verdicts: list[Verdict] = []
         self.notes: list[str] = []
         self.recipe = Recipe()  # the best recipe so far
+        self.writable = Recipe()  # the best one that can be written into the source, if `recipe` cannot
         self.estimates: dict[Recipe, float] = {Recipe(): 0.0}  # log ratio against the base, from the selection
         self.control_gains: list[float] = []  # log ratio of the A/A control, one for each of its processes
 

@@ -108,6 +108,8 @@ def _name(verdict: Verdict) -> str:
             return f"{verdict.technique} in recipe"
         case "total":
             return "all together"
+        case "writable":
+            return "all that can be written"
         case "noise":
             return "nothing (A/A)"
         case "single":
@@ -174,6 +176,8 @@ class LiveTune:
 
     def waiting(self, cores: float) -> None:
         with self._lock:
+            if cores and not self._state.foreign_cores and not self._is_terminal:
+                self._say(f" another program uses {cores:.1f} cores: waiting")
             self._state.foreign_cores = cores
 
     def note(self, sentence: str) -> None:

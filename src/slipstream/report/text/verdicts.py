@@ -14,7 +14,7 @@ def reason_of(verdict: Verdict) -> str:
     if verdict.cause is None or verdict.cause in ("not_applicable", "failed"):
         return verdict.reason
     is_whole = verdict.own_ratio is None and verdict.cause in ("proved", "refuted", "not_proved", "measured")
-    return _of_whole(verdict) if is_whole or verdict.kind == "total" else _of_technique(verdict)
+    return _of_whole(verdict) if is_whole or verdict.kind in ("total", "writable") else _of_technique(verdict)
 
 
 def _of_technique(verdict: Verdict) -> str:
