@@ -46,6 +46,84 @@ def test_trainer_takes_precedence_over_script_variables() -> None:
     assert length is not None and (length.num_steps, length.num_epochs) == (2000, None), num_epochs
 
 
+def test_subclass_of_a_trainer_is_a_trainer() -> None:
+    """Its class is the script's own, and the script's TrainingArguments say both 2000 steps and 3 epochs."""
+    base = type("Trainer", (), {"__module__": "transformers.trainer"})
+    trainer = type("DistillationTrainer", (base,), {"__module__": "__main__"})()
+    trainer.args = args = SimpleNamespace(max_steps=2000, num_train_epochs=3.0)
+    length = length_of(trainer)
+    assert length is not None and (length.num_steps, length.num_epochs) == (2000, None), args
+    base = type("Trainer", (), {"__module__": "lightning.pytorch.trainer.trainer"})
+    trainer = type("Fabricated", (base,), {"__module__": "__main__"})()
+    trainer.max_steps, trainer.max_epochs = 3000, 7
+    assert length_of(trainer) == Length(num_epochs=7, num_steps=3000, source="Trainer(max_steps=…)")
+
+
+EPOCHS = """
+step, stop, args, config = 0, 100_000, Namespace(limit={limit}), {{"budget": {limit}}}
+for epoch in range(num_epochs := 3):
+    for i, batch in enumerate(range(1)):
+        found = find(sys._getframe())
+        step += 1
+        if {condition}:
+            {end}
+"""
+
+
+def found_in(text: str, **variables: Any) -> Length | None:
+    name = f"/somewhere/length_{abs(hash(text))}.py"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    names: dict[str, Any] = {"sys": sys, "find": find_length, "Namespace": SimpleNamespace, **variables}
+    exec(compile(text, name, "exec"), names)
+    length: Length | None = names["found"]
+    return length
+
+
+@pytest.mark.parametrize(
+    ("condition", "steps", "source"),
+    [
+        ("step >= args.limit", 2000, "args.limit"),
+        ("step == config['budget']", 2000, "config['budget']"),
+        ("step > 2000", 2001, "2000"),
+        ("step + 1 == args.limit", 2000, "args.limit"),
+        ("args.limit is not None and step >= args.limit", 2000, "args.limit"),
+        ("args.limit > 0 and step >= args.limit", 2000, "args.limit"),
+        ("i >= args.limit", 6000, "args.limit"),  # in each of three epochs
+        ("args.limit < 0 and step >= args.limit", None, "num_epochs"),
+        ("step >= max(args.limit, 7)", None, "num_epochs"),
+        ("step % args.limit == 0", None, "num_epochs"),
+        ("epoch >= args.limit", None, "num_epochs"),
+        ("batch >= stop and print()", None, "num_epochs"),
+    ],
+)
+def test_loop_that_breaks_off(condition: str, steps: int | None, source: str) -> None:
+    length = found_in(EPOCHS.format(limit=2000, condition=condition, end="break"))
+    assert length is not None
+    assert (length.num_epochs, length.num_steps, length.source) == (3, steps, source)
+
+
+def test_condition_without_a_break_is_no_limit() -> None:
+    length = found_in(EPOCHS.format(limit=2000, condition="step >= args.limit", end="print(step)"))
+    assert length is not None and length.num_steps is None
+
+
+def test_local_counter_of_a_function_that_trains_one_epoch() -> None:
+    text = """
+def one_epoch(limit):
+    seen = global_step = 0
+    for batch in range(1):
+        global_step += 1
+        found = find(sys._getframe())
+        if global_step >= limit:
+            break
+    return found
+for epoch in range(epochs := 3):
+    found = one_epoch(50)
+"""
+    length = found_in(text)
+    assert length is not None and (length.num_epochs, length.num_steps) == (3, 150)
+
+
 def rounds(num: int) -> list[Length | None]:
     """Finds the length inside a training that is repeated `num` times."""
     return [training() for _ in range(num)] if num == 1 else folds(num)

@@ -1,4 +1,4 @@
-"""Ceilings: the step time if one resource were free.
+"""Ceilings: the step time if one resource were free. They are times of a step with the usual number of batches.
 
 The resources are data (measured in blocks that replay kept batches), compute (measured while the loader is drained),
 and perfect sharing of the cores.
@@ -7,6 +7,7 @@ and perfect sharing of the cores.
 from __future__ import annotations
 
 from slipstream.diagnose.selection import (
+    alike,
     batches_per_step,
     blocks_of,
     fetches_of,
@@ -49,7 +50,7 @@ def kept_steps(session: Session, block: Block, loader: Loader | None) -> list[St
 
     The first steps are left out, because workers still fill their buffers then and use the cores.
     """
-    steps = [step for step in session.steps if step.block == block.index]
+    steps = alike(session, [step for step in session.steps if step.block == block.index])
     steps = [step for step in steps if step.phases.get("input", 0.0) <= FREE * step.step_ms] or steps
     filling = max(2, (loader.prefetch_factor or 2) if loader and loader.num_workers else 2)
     return steps[filling:] if len(steps) >= filling + 3 else steps

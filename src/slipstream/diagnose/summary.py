@@ -9,7 +9,19 @@ import msgspec
 
 from slipstream.diagnose.ceilings import find_ceilings
 from slipstream.diagnose.notes import environment_note, mode_note
-from slipstream.diagnose.selection import blocks_of, num_workers, training_loader, watched_kinds, watched_steps
+from slipstream.diagnose.rollout import rollout_note
+from slipstream.diagnose.selection import (
+    alike,
+    blocks_of,
+    has_trained,
+    num_workers,
+    recorded_steps,
+    trained_batches,
+    training_loader,
+    usual_batches,
+    watched_kinds,
+    watched_steps,
+)
 from slipstream.diagnose.training_time import seconds_of_training
 from slipstream.diagnose.typical_step import FEW, UNEVEN, TypicalStep, typical_step
 from slipstream.diagnose.validation import validation_cost
@@ -29,7 +41,7 @@ def find_bound(step_ms: float, phases: dict[str, float], ceilings: Ceilings, num
         return "other"
     if num_workers > 0 and _cores_bind(step_ms, ceilings):
         return "cores"
-    if wait_ms > busy_ms + other_ms:
+    if wait_ms > max(busy_ms, other_ms):
         return "input"
     # With workers, any wait shows that input is the slower side, however short the wait is.
     slower = (
@@ -74,7 +86,7 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
         device_phases=typical.device_phases,
         bound=find_bound(typical.step_ms, typical.phases, measured, num_workers(session)),
         ceilings=ceilings,
-        is_inference=not any(step.num_backwards or step.num_updates for step in session.steps),
+        is_inference=not has_trained(session),
         evaluation_share=validation.share(typical.mean_ms) if validation else None,
         evaluation_note=validation.note if validation else "",
         seconds_left=seconds_left,
@@ -133,7 +145,7 @@ def settled_steps(session: Session) -> list[Step]:
     buffered = loader.num_workers * (loader.prefetch_factor or 2) if loader else 0
     settled: list[Step] = []
     for block in blocks_of(session, watched_kinds(session)):
-        steps = [step for step in session.steps if step.block == block.index]
+        steps = alike(session, [step for step in session.steps if step.block == block.index])
         follows_rest = _previous(session, block) in kept
         settled += steps[buffered:] if follows_rest and len(steps) >= 2 * buffered else steps
     return settled
@@ -144,12 +156,31 @@ def _previous(session: Session, block: Block) -> int:
     return max(earlier, key=lambda one: one.end_ns).index if earlier else -1
 
 
+SELDOM = 0.1  # share of the steps; the last step of each epoch may train on fewer batches
+
+
+def _growth_note(session: Session) -> str:
+    """A sentence if the steps differ in their number of batches."""
+    usual = usual_batches(session)
+    numbers = [trained_batches(step) for step in recorded_steps(session, watched_kinds(session))]
+    if sum(number != usual for number in numbers) <= SELDOM * len(numbers):
+        return ""
+    return (
+        f"The steps train on {min(numbers)} to {max(numbers)} batches each: all times are those of a step with "
+        f"{plural(usual, 'batch', 'es')}."
+    )
+
+
 def _notes(session: Session, typical: TypicalStep) -> list[str]:
     notes: list[str] = []
+    if rollout := rollout_note(session):
+        notes.append(rollout)
     if environment := environment_note(session, typical.step_ms, typical.phases):
         notes.append(environment)
     if mode := mode_note(session):
         notes.append(mode)
+    if growth := _growth_note(session):
+        notes.append(growth)
     if typical.mean_ms > UNEVEN * typical.step_ms and typical.num_steps >= FEW:
         notes.append(
             f"Most steps take {in_ms(typical.step_ms)}, but on average one takes {in_ms(typical.mean_ms)}: "

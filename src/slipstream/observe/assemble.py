@@ -71,6 +71,7 @@ class ObservedProcess:
         self.profile: TorchProfile | None = None
         self.torch: TorchFacts | None = None
         self.length: Length | None = None
+        self.makes_optimizer = False
         self.ending: Ending | None = None
 
     def add(self, message: Message) -> None:
@@ -113,6 +114,7 @@ class ObservedProcess:
         self.profile = told.profile or self.profile
         self.torch = told.torch or self.torch
         self.length = told.length or self.length
+        self.makes_optimizer |= told.makes_optimizer
         self.leaks += told.leaks
         self.rehearsals += told.rehearsals
         self.footprints += [told.footprint] if told.footprint is not None else []
@@ -146,6 +148,7 @@ def assemble(
         loaders=loaders,
         models=_listed(trainer.models),
         optimizers=_listed(trainer.optimizers),
+        makes_optimizer=trainer.makes_optimizer,
         sites=[*(trainer.sites[ident] for ident in sorted(trainer.sites)), *_hot_lines(trainer)],
         events=sorted(trainer.events, key=lambda event: event.start_ns),
         blocks=trainer.blocks,

@@ -3,9 +3,10 @@ steps of the session are found afterwards from all events (steps.py)."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 
 _INFERENCE = 16  # after this many calls of a module without a backward pass, the script is taken not to train
+_RECENT = 8  # steps; a validation in one of them does not change their median
 
 
 class LiveSteps:
@@ -15,6 +16,8 @@ class LiveSteps:
         self.closers: tuple[str, ...] = ("optimizer", "backward", "forward")  # kinds that may end a step
         self.learnt_from: Counter[int] = Counter()  # loader to the number of its batches with a backward pass
         self._updates: Counter[int] = Counter()
+        self._asked: deque[int] = deque(maxlen=_RECENT)  # by step: the number of requested batches
+        self._num_asked = 0
         self._last_loader = -1
         self._pending_samples = 0
         self._has_backward = False
@@ -24,6 +27,7 @@ class LiveSteps:
         """Counts an event. Returns True if it closed a step."""
         if kind == "input":
             self._last_loader = ident
+            self._num_asked += 1
             self._pending_samples += samples
             return False
         if kind == "backward":
@@ -49,11 +53,18 @@ class LiveSteps:
         """Whether a fair share of the training's batches comes from this loader."""
         return self.learnt_from[loader] * 10 >= max(self.learnt_from.values(), default=1)
 
+    def batches_per_step(self) -> int:
+        """The number of batches that a recent step requested, at least 1."""
+        recent = sorted(self._asked)
+        return max(1, recent[len(recent) // 2]) if recent else 1
+
     def _rarest(self) -> int:
         return min(self._updates, key=lambda ident: (self._updates[ident], -ident))
 
     def _close(self) -> bool:
         self.num_steps += 1
+        self._asked.append(self._num_asked)
+        self._num_asked = 0
         self.samples += self._pending_samples
         self._pending_samples = 0
         return True

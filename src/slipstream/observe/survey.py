@@ -112,6 +112,8 @@ class Survey:
         if self._why_no_anatomy and not self._has_anatomy:
             self._recorder.note(f"no anatomy: {self._why_no_anatomy}")
         self._spare("the length of the training", self._tell_length)
+        if self._optimizers.was_made:
+            self._recorder.queue.write(Told(makes_optimizer=True))
         self.tell_leaks()
 
     def tell_leaks(self) -> None:

@@ -60,6 +60,7 @@ class Told(msgspec.Struct, frozen=True, tag=True):
     profile: TorchProfile | None = None
     libraries: dict[str, str] = {}
     written: list[str] = []
+    makes_optimizer: bool = False
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):

@@ -112,6 +112,7 @@ class Session(msgspec.Struct, frozen=True):
     loaders: list[Loader] = []
     models: list[Model] = []
     optimizers: list[Optimizer] = []
+    makes_optimizer: bool = False  # stepped or not: the script trains, though not necessarily while it was observed
     sites: list[Site] = []
     events: list[Event] = []
     blocks: list[Block] = []

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_of_class
-from slipstream.diagnose.selection import device_of, is_on_accelerator, is_on_cpu, main_model
+from slipstream.diagnose.selection import device_of, is_on_accelerator, is_on_cpu, main_model, usual_batches
 from slipstream.diagnose.source_hints import joined
 from slipstream.diagnose.speedtest_context import SOURCE, precision_ratio
 from slipstream.numbers import in_ms, in_percent
@@ -29,7 +29,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     gain, proof = gain_without(summary.step_ms, computing_ms * share, saved), ""
     rehearsal = rehearsal_of(session, "bf16") if unit == "bf16" else None
     if rehearsal is not None:
-        gain = rehearsed_gain(summary, rehearsal, computing_ms - summary.phases.get("optimizer", 0.0))
+        gain = rehearsed_gain(
+            summary, rehearsal, computing_ms - summary.phases.get("optimizer", 0.0), usual_batches(session)
+        )
         proof = f"; in bf16, {rehearsed_words(rehearsal)}"
     return [
         Finding(

@@ -9,6 +9,8 @@ from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.hoisting import hoisted
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
 from slipstream.diagnose.notes import is_environment
+from slipstream.diagnose.rollout import LEAST_SHARE as LEAST_ACTING
+from slipstream.diagnose.rollout import rollouts
 from slipstream.diagnose.selection import watched_steps
 from slipstream.diagnose.stack_facts import is_logging, line_to_change
 from slipstream.diagnose.typical_step import sampled_step
@@ -30,6 +32,9 @@ CONVERTS = re.compile(r"\b(tensor|as_tensor|from_numpy|asarray|array|tolist|to_n
 def find(session: Session, summary: Summary) -> list[Finding]:
     if any(step.num_batches for step in watched_steps(session)):
         return []
+    acting = rollouts(session)
+    if acting is not None and acting.share >= LEAST_ACTING:
+        return []  # most of these samples are in the environment, whose states cannot be prepared
     everything = watched_stacks(session, "main", ("other",))
     stacks = _preparing_lines(everything)
     if total(everything) < FEWEST_SAMPLES:

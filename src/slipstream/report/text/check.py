@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from slipstream.diagnose.hotspots import hottest_line, watched_stacks
-from slipstream.diagnose.selection import num_workers
+from slipstream.diagnose.rollout import LEAST_SHARE, rollouts
+from slipstream.diagnose.selection import has_trained, num_workers
 from slipstream.diagnose.source_hints import place
+from slipstream.diagnose.summary import COMPUTE_PHASES
+from slipstream.diagnose.training_time import binding_length
 from slipstream.diagnose.typical_step import sampled_step
 from slipstream.diagnose.validation import collects_experience
 from slipstream.numbers import in_ms, in_percent, in_seconds, plural
@@ -55,10 +58,17 @@ def script_of(session: Session) -> str:
 
 
 def watched(session: Session) -> str:
-    """ "48 steps watched", with the number of steps in the summary."""
+    """ "48 steps watched", with the number of steps in the summary.
+
+    Calls of a model that nothing is trained with are not called steps of a training, above all if the script has made
+    an optimizer and would have trained later.
+    """
     num_steps = session.summary.num_steps if session.summary else len(session.steps)
-    kind = "inference step" if session.summary and session.summary.is_inference else "step"
-    return f"{plural(num_steps, kind)} watched"
+    if has_trained(session) or not num_steps:
+        return f"{plural(num_steps, 'step')} watched"
+    if session.makes_optimizer:
+        return f"no training step watched, {plural(num_steps, 'forward pass', 'es')} before the first"
+    return f"{plural(num_steps, 'inference step')} watched"
 
 
 def ending(session: Session) -> str:
@@ -91,6 +101,11 @@ def verdict(session: Session) -> str:
     if session.summary is None or session.summary.num_steps == 0:
         return _without_steps(session)
     sentence = _bound(session.summary, num_workers(session))
+    if session.makes_optimizer and not has_trained(session):
+        sentence = f"No training step was seen, only calls of the model before the first. {sentence}"
+    acting = rollouts(session)
+    if acting is not None and acting.share >= LEAST_SHARE:
+        sentence += f" {in_percent(acting.share)} of the time are rollouts, in which nothing is trained."
     return sentence if session.findings else f"{sentence} {_without_findings(session, session.summary)}"
 
 
@@ -125,7 +140,7 @@ def training_time(session: Session) -> str:
     sentence = f"{in_seconds(summary.seconds_left)} at this rate"
     if summary.seconds_best is not None and summary.seconds_best < 0.97 * summary.seconds_left:
         sentence += f"; {in_seconds(summary.seconds_best)} if input were free"
-    return f"{whole_training(session.length)}: {sentence}"
+    return f"{whole_training(binding_length(session))}: {sentence}"
 
 
 def evaluation(session: Session) -> str:
@@ -180,9 +195,13 @@ def _bound(summary: Summary, workers: int) -> str:
 
 def _compute(summary: Summary) -> str:
     name = "forward pass" if summary.is_inference else "model"
-    if summary.phases.get("input", 0.0) < 0.1 * summary.step_ms:
-        return f"The {name} limits the speed"
-    return f"The {name} takes most of the step, and it waits for data {_share(summary, 'input')} of the time"
+    busy = sum(summary.phases.get(phase, 0.0) for phase in COMPUTE_PHASES) / summary.step_ms if summary.step_ms else 0.0
+    waits = summary.phases.get("input", 0.0) >= 0.1 * summary.step_ms
+    if busy <= 0.5:
+        sentence = f"The {name} takes {in_percent(busy)} of the step, more than anything else"
+    else:
+        sentence = f"The {name} takes most of the step" if waits else f"The {name} limits the speed"
+    return f"{sentence}, and it waits for data {_share(summary, 'input')} of the time" if waits else sentence
 
 
 def _if_data_were_free(summary: Summary, workers: int) -> str:
@@ -220,6 +239,8 @@ def _without_steps(session: Session) -> str:
         return f"{script} {ending(session)}; no module was called, so there is no step to measure."
     if not session.steps:
         return f"{script} {ending(session)}; a module was called, but no training step could be recognised."
+    if not has_trained(session):
+        return f"{script} {ending(session)}; the model was called, but nothing was trained."
     longer = ": --seconds gives it more time" if session.ending.reason == "stopped" else ""
     return f"{script} {ending(session)}, in its warm-up: too few steps to measure{longer}."
 
