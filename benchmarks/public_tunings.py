@@ -6,8 +6,9 @@
      "python": "/path/of/python", "cwd": ..., "env": {...}, "command": ["train.py", ...],
      "short": ["--epochs", "1"], "long": ["--epochs", "5"]}
 
-`short` and `long` are added to the command and make a shorter and a longer run of the same training. The time of a long
-process minus that of a short one is the time of training alone, without start-up.
+`short` and `long` are added to the command and make a shorter and a longer run of the same training. A script without
+such arguments has a second folder, `short_cwd`, with less data. The time of a long process minus that of a short one is
+the time of training alone, without start-up.
 
 Every row is stored when it is measured, so an interrupted run continues. Whether check is right is for a person to say:
 judgements stand in results/public_judgements.json, by the name of the script, with a reason. `--facts` prints what is
@@ -55,6 +56,7 @@ class Script:
     long: list[str]
     env: dict[str, str]
     kind: str = ""
+    short_cwd: str = ""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -158,14 +160,15 @@ def _deliver(script: Script, recipe: Path) -> Interval:
     turns.
     """
     starts = ([script.python], script.slipstream("run", "--recipe", str(recipe)))
+    long_folder, short_folder = Path(script.cwd), Path(script.short_cwd or script.cwd)
     logs = []
     for _ in range(NUM_VALUES):
         lines = [
-            Processes([*start, *script.command, *length], Path(script.cwd), 1, script.environment)
+            Processes([*start, *script.command, *length], folder, 1, script.environment)
             for start in starts
-            for length in (script.long, script.short)
+            for length, folder in ((script.long, long_folder), (script.short, short_folder))
         ]
-        with without_traces(Path(script.cwd)):
+        with without_traces(long_folder), without_traces(short_folder):
             by_turns(lines)
         plain_s, tuned_s = (lines[at].seconds - lines[at + 1].seconds for at in (0, 2))
         if min(plain_s, tuned_s) <= 0:
