@@ -26,20 +26,28 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     logging_ms, stacks = phase_ms_of(session, {"other": step.other_ms}, logs)
     if total(stacks) < FEWEST_SAMPLES or logging_ms < LEAST_SHARE * step.step_ms:
         return []
+    # The usual step has no room for it, so the script logs in some steps only.
+    is_rare = step.is_average and logging_ms > summary.phases.get("other", 0.0)
     hot = hottest_line(session, stacks)
     num_rating = total(stacks, lambda stack: stack.stage == "metrics")
     work = "Metrics" if num_rating > 0.5 * total(stacks) else "Printing, logging and writing down"
     return [
         Finding(
             cause="frequent_logging",
-            title="Metrics are computed in every step" if work == "Metrics" else "Logging takes a part of every step",
+            title=_title(work, is_rare),
             evidence=f"{work} take {part_of_ms(logging_ms, step.step_ms)} {step.words} "
             f"({in_percent(logging_ms / step.step_ms)}).",
             predicted_gain=gain_without(step.step_ms, logging_ms, SAVED),
-            change=_change(session, hot.site if hot else None),
+            change=_change(session, hot.site if hot else None, is_rare),
             site=hot.site if hot else None,
         )
     ]
+
+
+def _title(work: str, is_rare: bool) -> str:
+    if is_rare:
+        return "Metrics make some steps long" if work == "Metrics" else "Logging makes some steps long"
+    return "Metrics are computed in every step" if work == "Metrics" else "Logging takes a part of every step"
 
 
 def _lines(stacks: list[StackCount]) -> set[tuple[str, int]]:
@@ -56,7 +64,8 @@ def _lines(stacks: list[StackCount]) -> set[tuple[str, int]]:
     return asking | {line for line, count in logging.items() if count > 0.5 * every[line]}
 
 
-def _change(session: Session, site: Site | None) -> str:
+def _change(session: Session, site: Site | None, is_rare: bool) -> str:
     lightning = "Trainer(..., log_every_n_steps=100), and self.log without prog_bar=True"
     own = trainers_own(session, site, lightning, "TrainingArguments(..., logging_steps=100)")
-    return own or "if step % 20 == 0:  # around this line"
+    again = "run this line less often: it runs in some steps only, but they are long"
+    return own or (again if is_rare else "if step % 20 == 0:  # around this line")
