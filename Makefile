@@ -67,6 +67,7 @@ promises: $(READY)
 
 # PEERS: the python of an environment with other loaders (see benchmarks/loaders.py); without it they are left out.
 # PUBLIC: a folder of public training scripts (see benchmarks/numerics_errors.py); without it they are left out.
+# TUNED: a folder of public training scripts with a run.json each (see benchmarks/public_tunings.py).
 bench: $(READY)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py
@@ -92,6 +93,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/patched.py
 	$(BIN)/python benchmarks/near_best.py
 	$(BIN)/python benchmarks/numerics_errors.py $(if $(PUBLIC),--public $(PUBLIC))
+	$(if $(TUNED),$(BIN)/python benchmarks/public_tunings.py --public $(TUNED))
 
 # Rewrites the parts of docs/ that come from the code, and builds the site into site/. A warning is an error.
 docs: $(VENV)/.ready-docs
