@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from types import FrameType, SimpleNamespace
 from typing import Any
 
+from slipstream.observe.leaks import is_user_class
 from slipstream.observe.loop_limits import find_limit
 from slipstream.observe.user_loops import MAX_DEPTH, Loop, loops_around
 from slipstream.records import Length, Site
@@ -106,19 +107,13 @@ def _named(variables: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         if isinstance(value, (argparse.Namespace, SimpleNamespace)) or hasattr(value, "__dataclass_fields__"):
             for key, inner in vars(value).items():
                 yield f"{name}.{key}", key, inner
-        elif _is_users_object(value):
-            yield from ((f"{name}.{key}", key, inner) for key, inner in vars(value).items() if key in _EPOCHS)
+        elif is_user_class(type(value)):  # its number of steps may be anything, a number of epochs is the training's
+            settings = getattr(value, "__dict__", {}).items()
+            yield from ((f"{name}.{key}", key, inner) for key, inner in settings if key in _EPOCHS)
         elif type(value) is dict and len(value) < 200:
             for key, inner in value.items():
                 if isinstance(key, str):
                     yield f"{name}[{key!r}]", key, inner
-
-
-def _is_users_object(value: Any) -> bool:
-    """Whether the object's class is the user's own: its settings or its trainer. A number of steps in such an object
-    may be anything, a number of epochs is the training's."""
-    file = getattr(sys.modules.get(type(value).__module__), "__file__", None)
-    return file is not None and type(value).__dictoffset__ != 0 and is_user_code(file)
 
 
 def _trainer(owner: Any) -> Iterator[tuple[str, str, Any]]:
