@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Evaluation, Event, Length, Rehearsal, Step
+from slipstream.records import Ending, Evaluation, Event, Length, Rehearsal, Step
 from slipstream.report.text.check import training_time
 from slipstream.testing.made_sessions import FIRST_NS, made_environment, made_loader, made_session
 
@@ -38,6 +38,13 @@ def test_a_short_script_uses_its_warm_up_and_has_a_note():
     assert session.summary.num_steps == 8
     assert session.summary.ceilings.compute_ms is None
     assert any("warm-up" in note for note in session.diagnosis_notes)
+
+
+def test_a_missing_ceiling_says_who_ended():
+    session = made_session(is_short=True)
+    assert "The check ended before the step could be timed" in " ".join(diagnose(session).summary.ceilings.notes)
+    finished = msgspec.structs.replace(session, ending=Ending("finished", 0, 30.0))
+    assert "The script ended before the step could be timed" in " ".join(diagnose(finished).summary.ceilings.notes)
 
 
 def test_no_step_no_summary():

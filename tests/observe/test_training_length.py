@@ -136,6 +136,36 @@ for epoch in range(epochs := 3):
     assert length is not None and (length.num_epochs, length.num_steps) == (3, 150)
 
 
+def test_steps_of_an_epoch_are_not_those_of_the_training() -> None:
+    text = """
+def one_epoch(num_steps):
+    for _ in range(num_steps):
+        found = find(sys._getframe())
+        break
+    return found
+for epoch in range({epochs}):
+    found = one_epoch(800)
+"""
+    assert found_in(text.format(epochs=10)) is None
+    length = found_in(text.format(epochs="num_epochs := 10"))
+    assert length is not None and (length.num_epochs, length.num_steps) == (10, 8000)
+    loop = "for _ in range(num_steps := 800):\n    found = find(sys._getframe())"
+    length = found_in(loop)
+    assert length is not None and length.num_steps == 800
+
+
+class Settings:
+    def __init__(self) -> None:
+        self.num_epochs = 9
+        self.num_steps = 50  # of a noise scheduler, for example
+
+
+def test_epochs_of_an_object_of_the_users() -> None:
+    assert found_in("found = find(sys._getframe())", params=Settings()) == Length(
+        num_epochs=9, num_steps=None, source="params.num_epochs"
+    )
+
+
 def rounds(num: int) -> list[Length | None]:
     """Finds the length inside a training that is repeated `num` times."""
     return [training() for _ in range(num)] if num == 1 else folds(num)

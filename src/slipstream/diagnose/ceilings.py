@@ -34,7 +34,8 @@ def find_ceilings(session: Session) -> Ceilings:
         )
     compute_ms = _compute_ms(session, loader)
     if compute_ms is None and loader is not None and session.command == "check":
-        notes.append("The script ended before the step could be timed with free data: there is no compute ceiling.")
+        who = "The check" if session.ending.reason == "stopped" else "The script"
+        notes.append(f"{who} ended before the step could be timed with free data: there is no compute ceiling.")
     input_ms = _input_ms(session, loader)
     if input_ms is None and loader is not None and session.command == "check":
         notes.append("The loader was not drained: there is no input ceiling.")

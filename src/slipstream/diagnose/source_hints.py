@@ -80,7 +80,10 @@ def with_loader_argument(session: Session, loader: Loader, name: str, value: str
     """The same, with the framework's own name for the setting if a framework builds the loader."""
     if loader.framework == "transformers":
         return unless_replaced(session, f"TrainingArguments(..., dataloader_{name}={value})", "get_train_dataloader")
-    call = "DataLoader" if not loader.site or "DataLoader(" in loader.site.text else loader.class_name
+    text = loader.site.text if loader.site else "DataLoader("
+    if "super().__init__(" in text:  # a class of the user's, whose own arguments may be others
+        return with_argument(loader.site, "__init__", name, value)
+    call = "DataLoader" if re.search(r"\bDataLoader\(", text) else loader.class_name
     return with_argument(loader.site, call, name, value)
 
 

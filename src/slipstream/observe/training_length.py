@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from types import FrameType, SimpleNamespace
 from typing import Any
 
+from slipstream.observe.leaks import is_user_class
 from slipstream.observe.loop_limits import find_limit
 from slipstream.observe.user_loops import MAX_DEPTH, Loop, loops_around
 from slipstream.records import Length, Site, Trainer
@@ -40,14 +41,16 @@ def find_length(frame: FrameType | None = None) -> Length | None:
     """Returns the epochs or steps, from the innermost variable that has such a name. The number of steps at which the
     script's own loop breaks off takes precedence over a variable's name."""
     epochs = steps = None
-    source = ""
+    source = steps_name = ""
     for label, name, value in _variables(frame):
         if epochs is None and name.lower() in _EPOCHS and _is_count(value):
             epochs, source = int(value), source or label
         elif steps is None and name.lower() in _STEPS and _is_count(value):
-            steps, source = int(value), source or label
+            steps, steps_name, source = int(value), name, source or label
         if (epochs or steps) and label.startswith(_DECIDES):
             break
+    if steps is not None and _is_per_epoch(frame, steps_name):
+        steps = steps * epochs if epochs else None
     limit = None if source.startswith(_TRAINERS) else find_limit(frame)
     if limit is not None:
         steps = limit.num_steps * (epochs or 1) if limit.is_per_epoch else limit.num_steps
@@ -56,6 +59,17 @@ def find_length(frame: FrameType | None = None) -> Length | None:
         return None
     around = find_turns(frame, bool(epochs), _trainer_of(frame) if source.startswith(_TRAINERS) else None)
     return Length(num_epochs=epochs, num_steps=steps, source=source, around=around)
+
+
+def _is_per_epoch(frame: FrameType | None, name: str) -> bool:
+    """Whether this number of steps is that of a `for` loop inside a loop over epochs."""
+    is_inside = False
+    for running in loops_around(frame):
+        if is_inside and _COUNTS[True].search(_head(running.loop)):
+            return True
+        if isinstance(running.loop, ast.For) and re.search(rf"\b{name}\b", ast.unparse(running.loop.iter)):
+            is_inside = True
+    return False
 
 
 def _trainer_of(frame: FrameType | None) -> Any:
@@ -106,6 +120,9 @@ def _named(variables: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         if isinstance(value, (argparse.Namespace, SimpleNamespace)) or hasattr(value, "__dataclass_fields__"):
             for key, inner in vars(value).items():
                 yield f"{name}.{key}", key, inner
+        elif is_user_class(type(value)):  # its number of steps may be anything, a number of epochs is the training's
+            settings = getattr(value, "__dict__", {}).items()
+            yield from ((f"{name}.{key}", key, inner) for key, inner in settings if key in _EPOCHS)
         elif type(value) is dict and len(value) < 200:
             for key, inner in value.items():
                 if isinstance(key, str):

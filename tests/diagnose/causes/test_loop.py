@@ -185,6 +185,21 @@ def test_logging_in_a_few_long_steps_is_reported_for_the_average_step():
     assert first.cause == "frequent_logging"
     assert "ms a step on average" in first.evidence and " of 32 ms" not in first.evidence
     assert 2 < first.predicted_gain < 4.5
+    # The script has its interval already.
+    assert first.title == "Logging makes some steps long" and "every" not in first.change and "%" not in first.change
+
+
+def test_a_figure_in_a_few_steps_is_not_what_the_usual_step_does():
+    """The step is hardly longer on average, but its other phase is."""
+    session = made_session(other_ms=6.0, stacks=[other("logging", 40, 90, "plt.savefig("), other("sync", 41, 10)])
+    steps = [
+        msgspec.structs.replace(one, step_ms=one.step_ms + 120, phases={**one.phases, "other": 126.0})
+        if one.index % 16 == 15
+        else one
+        for one in session.steps
+    ]
+    (found,) = [one for one in ranked(msgspec.structs.replace(session, steps=steps)) if one.cause == "frequent_logging"]
+    assert found.title == "Logging makes some steps long" and "a step on average" in found.evidence
 
 
 FIT = "trainer.fit(model, data)"
