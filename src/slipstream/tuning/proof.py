@@ -23,8 +23,8 @@ WHOLE = "recipe"  # the technique of the verdict on the whole recipe
 MOST_PAIRS = 32  # enough to prove a gain as large as the spread of a pair, in nine of ten tunings
 ENOUGH_PAIRS = 12  # the interval of fewer pairs is longer than three times their spread
 # A recipe that seems no faster after so many pairs is given up: one that gains as much as a pair's spread is lost so in
-# one of 400 tunings.
-FUTILE_PAIRS = 8
+# one of 100 tunings.
+FUTILE_PAIRS = 6
 NARROW = 0.1  # length of the interval of the log ratio; a proved gain is measured further until it is as narrow
 MOST_ROUNDS = 64  # of one pair; more rounds of the same two processes show nothing new
 SMALL_BESIDE = 0.5  # the share of the spread of pairs at which the noise of blocks adds an eighth to it
@@ -33,7 +33,7 @@ GRACE_SHARE = 0.1  # of the budget, for a pair that has just been started
 UNLIKELY_EXCESS = 3.3  # standard deviations
 
 ProofKind = Literal["total", "writable"]
-Outcome = Literal["proved", "refuted", "not_proved", "measured", "failed", "other_load"]
+Outcome = Literal["proved", "refuted", "no_gain", "not_proved", "measured", "failed", "other_load"]
 
 
 class Proof(msgspec.Struct):
@@ -47,10 +47,16 @@ class Proof(msgspec.Struct):
     def is_kept(self) -> bool:
         return self.outcome == "proved" and self.numerics is not None and self.numerics.is_sound is True
 
+    @property
+    def is_open(self) -> bool:
+        """Whether more pairs could prove it."""
+        return self.outcome in ("not_proved", "measured", "other_load")
+
 
 def prove(state: TuningState, recipe: Recipe, kind: ProofKind = "total") -> Proof:
     """Races pairs until the recipe is decided or the time is over. Pairs of an earlier, interrupted tuning count."""
     number, earlier = state.journal.begin_proof(recipe)
+    state.budget.begin_proof(state.costs)
     sequence = TSequence(state.order.alpha / 2**number)
     for known in earlier:
         sequence.add(known)
@@ -83,16 +89,18 @@ def _is_over(state: TuningState, sequence: TSequence) -> bool:
     margin = state.order.margin
     if num_pairs >= MOST_PAIRS or sequence.is_below(margin):
         return True
-    if num_pairs >= FUTILE_PAIRS and sequence.speed().ratio <= 1.0:
+    if _seems_useless(sequence):
         return True
     if sequence.is_above(margin) and sequence.width() <= NARROW:
         return True
     return num_pairs > 0 and state.budget.now_s() + state.costs.pair_s() > state.budget.end_s()
 
 
-def _pair(
-    state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence
-) -> float | None:
+def _seems_useless(sequence: TSequence) -> bool:
+    return sequence.num_pairs >= FUTILE_PAIRS and sequence.speed().ratio <= 1.0
+
+
+def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence) -> float | None:
     """The log ratio of two fresh processes: the centre over several interleaved blocks. They take so long that enough
     pairs fit into the time that is left."""
     planned_s = state.budget.left_s() / max(1, ENOUGH_PAIRS - sequence.num_pairs)
@@ -134,6 +142,8 @@ def _outcome(state: TuningState, sequence: TSequence, race: Race, base: RecipeTr
         return "proved"
     if sequence.is_below(state.order.margin):
         return "refuted"
+    if _seems_useless(sequence):
+        return "no_gain"
     return "measured" if math.isinf(sequence.width()) else "not_proved"
 
 
@@ -156,6 +166,7 @@ def _decide(state: TuningState, proof: Proof, whole: RecipeTrials, kind: ProofKi
 _DECISIONS = {
     "proved": "kept",
     "refuted": "rejected",
+    "no_gain": "rejected",
     "not_proved": "unsure",
     "measured": "unsure",
     "failed": "failed",
