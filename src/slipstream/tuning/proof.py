@@ -47,14 +47,16 @@ class Proof(msgspec.Struct):
         return self.outcome == "proved" and self.numerics is not None and self.numerics.is_sound is True
 
 
-def prove(state: TuningState, recipe: Recipe, kind: ProofKind = "total") -> Proof:
-    """Races pairs until the recipe is decided or the time is over. Pairs of an earlier, interrupted tuning count."""
+def prove(state: TuningState, recipe: Recipe, proofs: list[Proof], kind: ProofKind = "total") -> Proof:
+    """Races pairs until the recipe is decided or the time is over, and adds the proof to `proofs`. Pairs of an earlier,
+    interrupted tuning count. If it is interrupted itself, the proof holds what its pairs show."""
     number, earlier = state.journal.begin_proof(recipe)
     sequence = TSequence(state.order.alpha / 2**number)
     for known in earlier:
         sequence.add(known)
     base, whole = RecipeTrials("base", Recipe(), is_cold=True), RecipeTrials("candidate", recipe, is_cold=True)
     race = Race()
+    interruption: RaceError | KeyboardInterrupt | None = None
     try:
         while not _is_over(state, sequence):
             log_ratio = _pair(state, race, base, whole, sequence.spread())
@@ -63,6 +65,10 @@ def prove(state: TuningState, recipe: Recipe, kind: ProofKind = "total") -> Proo
             if log_ratio is not None:
                 sequence.add(log_ratio)
                 state.journal.remember_pair(recipe, log_ratio)
+    except (RaceError, KeyboardInterrupt) as error:
+        if not sequence.num_pairs:
+            raise
+        interruption = error
     finally:
         state.pool.leave(base)
         state.pool.leave(whole)
@@ -71,9 +77,16 @@ def prove(state: TuningState, recipe: Recipe, kind: ProofKind = "total") -> Proo
     )
     failure = race.failures.get(id(whole))
     proof.reason = str(failure) if failure is not None else ""
-    if proof.outcome == "proved":
+    if proof.outcome == "proved" and interruption is None:
         proof.numerics = verdicts.judge_numerics(state, whole)  # of the processes that were timed
+    elif proof.outcome == "proved":  # no further trial may run
+        proof.numerics = state.numerics_check.quick_check(state.claim(recipe), state.pool.record(whole))
+        if not proof.numerics.is_sound:
+            proof.outcome, proof.numerics = "not_proved", None
+    proofs.append(proof)
     _decide(state, proof, whole, kind)
+    if interruption is not None:
+        raise interruption
     return proof
 
 

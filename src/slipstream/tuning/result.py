@@ -65,9 +65,9 @@ def conclude(state: TuningState, proofs: Sequence[Proof], is_complete: bool, was
 def _candidate(state: TuningState, proofs: Sequence[Proof]) -> tuple[Recipe, Speed | None]:
     """The best recipe that nothing speaks against. Its speed has an interval if pairs of a proof gave one."""
     open_proofs = [proof for proof in proofs if proof.outcome in ("not_proved", "measured", "other_load")]
-    if open_proofs:
+    if open_proofs and open_proofs[0].speed is not None:
         return open_proofs[0].recipe, open_proofs[0].speed
-    if proofs or not state.recipe.choices:
+    if (proofs and not open_proofs) or not state.recipe.choices:
         return Recipe(), None
     return state.recipe, verdicts.estimate(state.estimates.get(state.recipe, 0.0))
 

@@ -47,7 +47,7 @@ def tune(
         _search(state, candidates, proofs)
         is_complete = True
     except RaceError as error:
-        if not state.base.timings:
+        if not (state.base.timings or state.recipe.choices):
             raise
         state.note(f"The tuning ended early: {error}. --resume continues it.")
     except KeyboardInterrupt:
@@ -67,11 +67,10 @@ def _search(state: TuningState, candidates: Sequence[Candidate], proofs: list[Pr
     singles: list[Recipe] = []
     selected = state.journal.selected
     if selected is not None:
-        state.adopt(selected.recipe, selected.gain)
-        for verdict in selected.verdicts:
-            state.decide(verdict)
-    if selected is None or not selected.is_last:
-        _enter_base(state, len(candidates))
+        state.continue_from(selected)
+    is_selected = selected is not None and selected.is_last
+    _enter_base(state, 0 if is_selected else len(candidates))
+    if not is_selected:
         selection = Selection(state, candidates)
         selection.run()
         singles = selection.singles
@@ -81,12 +80,12 @@ def _search(state: TuningState, candidates: Sequence[Candidate], proofs: list[Pr
         writable = find_writable(state, selection.seen)
         if writable.choices and measure(state, writable):
             state.writable = writable
-        state.journal.remember_pass(state.recipe, state.estimates.get(state.recipe, 0.0), state.verdicts, is_last=True)
+        state.remember_pass(is_last=True)
     for recipe in dict.fromkeys((state.recipe, *singles[:1])):
         if not recipe.choices or (proofs and state.budget.left_s() < WORTH_PAIRS * state.costs.pair_s()):
             break
-        proofs.append(prove(state, recipe))
-        if proofs[-1].is_kept or proofs[-1].outcome in ("not_proved", "measured"):
+        proof = prove(state, recipe, proofs)
+        if proof.is_kept or proof.outcome in ("not_proved", "measured"):
             break
     if (
         proofs
@@ -94,15 +93,17 @@ def _search(state: TuningState, candidates: Sequence[Candidate], proofs: list[Pr
         and state.writable.choices
         and state.budget.left_s() > WORTH_PAIRS * state.costs.pair_s()
     ):
-        proofs.append(prove(state, state.writable, kind="writable"))
+        prove(state, state.writable, proofs, kind="writable")
 
 
 def _enter_base(state: TuningState, num_candidates: int) -> None:
-    """Starts the base once. What its start takes tells how long the tuning is to be."""
+    """Starts the base once. What its start takes tells how long the tuning is to be. Without candidates only the proof
+    is left."""
     begun_s = state.budget.now_s()
     failure = state.pool.enter(state.base)
     if failure:
         raise RaceError(could_not_start(state.base, failure))
+    state.pool.release(state.base)
     state.costs.started(state.budget.now_s() - begun_s)
     if state.budget.follow(state.costs, num_candidates):
         minutes = math.ceil(state.budget.budget_s / 30.0) / 2

@@ -46,6 +46,12 @@ class Selection:
 
     def run(self) -> None:
         """Leaves the best recipe in the state."""
+        try:
+            self._run_passes()
+        finally:
+            self._report_not_raced()
+
+    def _run_passes(self) -> None:
         state = self._state
         ground = [one for one in self._candidates if one.card.is_ground]
         if ground and self._pass([self._arm(one, one.settings[0]) for one in ground], least_gain=0.0):
@@ -57,12 +63,11 @@ class Selection:
                 if state.recipe.choices or num_failed == MOST_FAILED or not self._is_time_for(arms):
                     break
                 continue
-            state.journal.remember_pass(state.recipe, state.estimates[state.recipe], state.verdicts, is_last=False)
+            state.remember_pass(is_last=False)
         if not state.recipe.choices and self._hopeful is not None:
             state.adopt(*self._hopeful)
             for choice in state.recipe.choices:
                 state.revise(choice, decision="kept", cause="gains")
-        self._report_not_raced()
 
     # --- arms ---------------------------------------------------------------------------------------------------------
 
