@@ -13,7 +13,7 @@ import msgspec
 from slipstream.diagnose.statistics import hodges_lehmann
 from slipstream.records import Numerics, Recipe, Speed, Verdict
 from slipstream.tuning import verdicts
-from slipstream.tuning.budget import BLOCKS_PER_START, PAIR_ROUNDS
+from slipstream.tuning.budget import BLOCKS_PER_START, MOST_PAIR_ROUNDS, PAIR_ROUNDS
 from slipstream.tuning.rounds import Race, could_not_start
 from slipstream.tuning.state import TuningState
 from slipstream.tuning.trials import RaceError, RecipeTrials
@@ -25,9 +25,10 @@ MOST_PAIRS = 32  # enough to prove a gain as large as the spread of a pair, in n
 # one of 400 tunings.
 FUTILE_PAIRS = 8
 NARROW = 0.1  # length of the interval of the log ratio; a proved gain is measured further until it is as narrow
-MOST_ROUNDS = 64  # of one pair; more rounds of the same two processes show nothing new
+# The time that is left is enough for so many more pairs: with four there is an interval, two more narrow it.
+TIME_FOR_PAIRS = 6
 SMALL_BESIDE = 0.5  # the share of the spread of pairs at which the noise of blocks adds an eighth to it
-GRACE_SHARE = 0.1  # of the budget, for a pair that has just been started
+GRACE_SHARE = 0.05  # of the budget, for a pair that has just been started
 # Of two processes that are disturbed alike, one loses this many more blocks than the other in one of 1000 proofs.
 UNLIKELY_EXCESS = 3.3  # standard deviations
 
@@ -59,7 +60,7 @@ def prove(state: TuningState, recipe: Recipe, proofs: list[Proof], kind: ProofKi
     interruption: RaceError | KeyboardInterrupt | None = None
     try:
         while not _is_over(state, sequence):
-            log_ratio = _pair(state, race, base, whole, sequence.spread())
+            log_ratio = _pair(state, race, base, whole, sequence)
             if id(whole) in race.failures or id(whole) in race.inert:
                 break
             if log_ratio is not None:
@@ -99,17 +100,20 @@ def _is_over(state: TuningState, sequence: TSequence) -> bool:
         return True
     if sequence.is_above(margin) and sequence.width() <= NARROW:
         return True
-    return num_pairs > 0 and state.budget.now_s() + state.costs.pair_s() > state.budget.end_s()
+    pair_s = state.costs.least_pair_s() if num_pairs else 0.0  # the first one begins while there is any time
+    return state.budget.now_s() + pair_s > state.budget.end_s()
 
 
-def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, spread: float) -> float | None:
-    """The log ratio of two fresh processes: the centre over several interleaved blocks. `spread` is the standard
-    deviation of the pairs so far."""
-    first = len(race.rounds)
+def _pair(
+    state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence
+) -> float | None:
+    """The log ratio of two fresh processes: the centre over several interleaved blocks."""
+    first, spread = len(race.rounds), sequence.spread()
     begun_s = state.budget.now_s()
     running = state.runner.start([base, whole], race)
     started_s = state.budget.now_s()
-    end_s = started_s + BLOCKS_PER_START * (started_s - begun_s)
+    share_s = (state.budget.end_s() - begun_s) / max(1, TIME_FOR_PAIRS - sequence.num_pairs)
+    end_s = min(started_s + BLOCKS_PER_START * (started_s - begun_s), begun_s + share_s)
     state.tell.racing([trials.name for trials in running])
     if base not in running:
         raise RaceError(could_not_start(base, race.failures[id(base)]))
@@ -131,7 +135,7 @@ def _is_timed(state: TuningState, log_ratios: Sequence[float], spread: float, en
         return now_s >= state.budget.end_s(-GRACE_SHARE)
     error = stdev(log_ratios) / math.sqrt(num_rounds)
     is_precise = error < SMALL_BESIDE * spread
-    return is_precise or num_rounds >= MOST_ROUNDS or now_s >= min(end_s, state.budget.end_s())
+    return is_precise or num_rounds >= MOST_PAIR_ROUNDS or now_s >= min(end_s, state.budget.end_s())
 
 
 def _outcome(state: TuningState, sequence: TSequence, race: Race, base: RecipeTrials, whole: RecipeTrials) -> Outcome:

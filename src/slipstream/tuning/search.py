@@ -82,7 +82,7 @@ def _search(state: TuningState, candidates: Sequence[Candidate], proofs: list[Pr
             state.writable = writable
         state.remember_pass(is_last=True)
     for recipe in dict.fromkeys((state.recipe, *singles[:1])):
-        if not recipe.choices or (proofs and state.budget.left_s() < WORTH_PAIRS * state.costs.pair_s()):
+        if not recipe.choices or (proofs and state.budget.left_s() < WORTH_PAIRS * state.costs.least_pair_s()):
             break
         proof = prove(state, recipe, proofs)
         if proof.is_kept or proof.outcome in ("not_proved", "measured"):
@@ -91,7 +91,7 @@ def _search(state: TuningState, candidates: Sequence[Candidate], proofs: list[Pr
         proofs
         and proofs[-1].is_kept
         and state.writable.choices
-        and state.budget.left_s() > WORTH_PAIRS * state.costs.pair_s()
+        and state.budget.left_s() > WORTH_PAIRS * state.costs.least_pair_s()
     ):
         prove(state, state.writable, proofs, kind="writable")
 

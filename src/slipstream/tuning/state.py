@@ -81,6 +81,7 @@ class TuningState:
     def adopt(self, recipe: Recipe, gain: float | None) -> None:
         """Makes this the best recipe so far. `gain` is its estimated log ratio against the base."""
         self.recipe = recipe
+        self.costs.built_on(self.pool.record(self.trials(recipe)).startup_s)
         if gain is not None:
             self.estimates[recipe] = gain
         self.tell.best(recipe, math.exp(self.estimates.get(recipe, 0.0)))
