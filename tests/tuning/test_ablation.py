@@ -61,7 +61,10 @@ def test_ground_is_kept_if_it_gains_only_together_with_others(run: Any, techniqu
         names = _names(recipe)
         return 0.5 if names == {"g", "a"} else 0.8 if names == {"a"} else 0.999 if names == {"g"} else 1.0
 
-    assert _names(run(SimulatedBackend(factor), {"g": technique(is_ground=True), "a": technique()}).recipe) == {"g", "a"}
+    assert _names(run(SimulatedBackend(factor), {"g": technique(is_ground=True), "a": technique()}).recipe) == {
+        "g",
+        "a",
+    }
 
 
 def test_a_technique_that_hurts_the_recipe_is_removed(run: Any, technique: Any, verdict_of: Any) -> None:

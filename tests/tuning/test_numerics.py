@@ -65,7 +65,9 @@ def test_controls_start_together_and_run_one_after_the_other(listener: Any) -> N
             calls.append(f"enter {spec.role}")
             return super().enter(spec)
 
-        def run_block(self, trial: int, round: int, num_steps: int, lead_in: int, limit_s: float = math.inf) -> BlockTiming:
+        def run_block(
+            self, trial: int, round: int, num_steps: int, lead_in: int, limit_s: float = math.inf
+        ) -> BlockTiming:
             calls.append("block")
             return super().run_block(trial, round, num_steps, lead_in, limit_s)
 

@@ -146,9 +146,10 @@ class OwnLoad(SimulatedBackend):
     def run_block(self, trial: int, *of_block: Any, **how: Any) -> BlockTiming:
         timing = super().run_block(trial, *of_block, **how)
         is_hit = self._trials[trial].spec.recipe == A and self.num_timings % 3 == 0
-        return BlockTiming(**{name: getattr(timing, name) for name in timing.__struct_fields__} | {
-            "foreign_cores": 1.0 if is_hit else 0.0
-        })
+        return BlockTiming(
+            **{name: getattr(timing, name) for name in timing.__struct_fields__}
+            | {"foreign_cores": 1.0 if is_hit else 0.0}
+        )
 
 
 def test_load_beside_one_of_the_two_alone_leaves_it_unsure(prove_a: Prove) -> None:

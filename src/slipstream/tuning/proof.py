@@ -104,9 +104,7 @@ def _is_over(state: TuningState, sequence: TSequence) -> bool:
     return state.budget.now_s() + pair_s > state.budget.end_s()
 
 
-def _pair(
-    state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence
-) -> float | None:
+def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence) -> float | None:
     """The log ratio of two fresh processes: the centre over several interleaved blocks."""
     first, spread = len(race.rounds), sequence.spread()
     begun_s = state.budget.now_s()

@@ -120,9 +120,7 @@ class RoundRunner:
                 self._tell.racing([])
         return race
 
-    def start(
-        self, members: Iterable[RecipeTrials], race: Race, deadline_s: float = math.inf
-    ) -> list[RecipeTrials]:
+    def start(self, members: Iterable[RecipeTrials], race: Race, deadline_s: float = math.inf) -> list[RecipeTrials]:
         """Starts each in a new process, the first two whatever the time is. Returns those that run."""
         members = list(members)
         for trials in members:
