@@ -23,7 +23,7 @@ def edits_of(
         own = [edit for edit in made if edit.technique == choice.technique]
         technique = known[choice.technique]
         edits += (
-            own or technique.edit(observation, choice.setting) or _unwritten(choice.technique, technique, observation)
+            own or _proposed(observation, choice, technique) or _unwritten(choice.technique, technique, observation)
         )
     return edits
 
@@ -31,8 +31,16 @@ def edits_of(
 def is_writable(observation: Observation, choice: Choice, technique: Technique) -> bool:
     """Whether `slipstream patch` can write the technique into the source, as far as is known before it looks for the
     place."""
-    edits = technique.edit(observation, choice.setting)
+    edits = _proposed(observation, choice, technique)
     return bool(edits) and all(edit.kind != "by_hand" for edit in edits)
+
+
+def _proposed(observation: Observation, choice: Choice, technique: Technique) -> Sequence[Edit]:
+    try:
+        return technique.edit(observation, choice.setting)
+    except Exception as fault:  # a technique that fails on this script must not end the tuning
+        reason = f"its edit could not be made: {type(fault).__name__}: {fault}"
+        return [Edit(choice.technique, "by_hand", None, reason=reason)]
 
 
 def _unwritten(ident: str, technique: Technique, observation: Observation) -> list[Edit]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from slipstream.records import NumericsClass, Setting, Verdict
+from slipstream.records import NumericsClass, Recipe, Setting, Verdict
 from slipstream.techniques._core.card import YES, Answer, Card
 from slipstream.tuning.progress import SilentListener
 
@@ -30,6 +30,9 @@ class RecordingListener(SilentListener):
         self.verdicts: list[Verdict] = []
         self.entered: list[str] = []
         self.races: list[list[str]] = []
+        self.is_racing = False
+        self.waits: list[float] = []  # cores that other programs used; 0.0: a wait is over
+        self.bests: list[tuple[Recipe, float]] = []
 
     def decided(self, verdict: Verdict) -> None:
         self.verdicts.append(verdict)
@@ -37,6 +40,13 @@ class RecordingListener(SilentListener):
     def entering(self, trial: str) -> None:
         self.entered.append(trial)
 
+    def waiting(self, cores: float) -> None:
+        self.waits.append(cores)
+
+    def best(self, recipe: Recipe, ratio: float) -> None:
+        self.bests.append((recipe, ratio))
+
     def racing(self, trials: Sequence[str]) -> None:
+        self.is_racing = bool(trials)
         if trials:
             self.races.append(list(trials))

@@ -12,12 +12,13 @@ from slipstream.wire.backend import RaceBackend
 # Share of the budget that is kept for the proof. Its pairs of fresh processes decide whether anything is kept at all.
 PROOF_SHARE = 0.4
 # Time that was lost to other programs is added to the budget. A default budget may double; one that the user named
-# holds within 20%, of which the last block and the end of trials need a part.
-MOST_EXTENSION, MOST_NAMED_EXTENSION = 1.0, 0.15
+# holds within 20%, of which the last pair, its grace, and the end of trials need a part.
+MOST_EXTENSION, MOST_NAMED_EXTENSION = 1.0, 0.1
 MOST_LATE = 1.25  # times the announced default budget, without other programs
 USUAL_PAIRS = 20  # that a default budget is made for: enough for a gain of 1.2 times the spread of a pair
 USUAL_PASSES = 2  # the second one has fewer arms; further ones are taken from what is left
-PAIR_ROUNDS = 4  # of a pair of the proof, at least: the median of fewer follows a single outlier
+# Of a pair of the proof. The median of fewer follows a single outlier; more of the same two processes show nothing new.
+PAIR_ROUNDS, MOST_PAIR_ROUNDS = 4, 64
 BLOCKS_PER_START = 3.0  # seconds of blocks for each second of starts in a pair: mostly, blocks vary more than processes
 LONG_BLOCK_S = 1.0  # with longer blocks the first rung has as few rounds as possible
 SHORTEST_S, LONGEST_S = 60.0, 3600.0  # of a default budget
@@ -39,8 +40,10 @@ class Budget:
 
     @property
     def budget_s(self) -> float:
-        most = MOST_NAMED_EXTENSION if self._is_named else MOST_EXTENSION
-        return self._given_s + min(self._lost_s, most * self._given_s)
+        if self._is_named:
+            return self._given_s + min(self._lost_s, MOST_NAMED_EXTENSION * self._given_s)
+        announced_s = self._announced_s or self._given_s
+        return min(self._given_s + self._lost_s, (1.0 + MOST_EXTENSION) * announced_s)
 
     def follow(self, costs: Costs, num_arms: int) -> bool:
         """Sets the default budget of a script, unless the user named one. Returns whether it did."""
@@ -90,6 +93,7 @@ class Costs:
     def __init__(self, step_s: float, block: tuple[int, int]) -> None:
         self._step_s = step_s  # from the check
         self._block = block  # steps and lead-in
+        self._anchor_start_s = 0.0
         self._starts_s: list[float] = []
         self._cold_starts_s: list[float] = []
         self._blocks_s: list[float] = []
@@ -97,12 +101,16 @@ class Costs:
     def started(self, seconds: float, is_cold: bool = False) -> None:
         (self._cold_starts_s if is_cold else self._starts_s).append(seconds)
 
+    def built_on(self, start_s: float) -> None:
+        """From now on every recipe contains one that takes so long to start."""
+        self._anchor_start_s = start_s
+
     def blocked(self, seconds: float) -> None:
         self._blocks_s.append(seconds)
 
     def start_s(self) -> float:
         """The first start prepares what later ones share."""
-        return median(self._starts_s[1:] or self._starts_s or [0.0])
+        return max(self._anchor_start_s, median(self._starts_s[1:] or self._starts_s or [0.0]))
 
     def cold_start_s(self) -> float:
         return median(self._cold_starts_s) if self._cold_starts_s else max(self._starts_s, default=0.0)
@@ -127,7 +135,12 @@ class Costs:
     def pair_s(self) -> float:
         """A pair of the proof: two starts and their blocks."""
         starts_s = 2 * self.cold_start_s()
-        return starts_s + max(BLOCKS_PER_START * starts_s, 2 * PAIR_ROUNDS * self.block_s())
+        least_s, most_s = (2 * number * self.block_s() for number in (PAIR_ROUNDS, MOST_PAIR_ROUNDS))
+        return starts_s + min(max(BLOCKS_PER_START * starts_s, least_s), most_s)
+
+    def least_pair_s(self) -> float:
+        """A pair with as few rounds as possible."""
+        return 2 * self.cold_start_s() + 2 * PAIR_ROUNDS * self.block_s()
 
     def whole_s(self, num_arms: int) -> float:
         """A tuning that races all arms, with a second pass over half of them, and a proof of the usual length."""

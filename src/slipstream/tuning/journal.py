@@ -32,7 +32,8 @@ class Selected(msgspec.Struct, frozen=True, tag="selected"):
     gain: float  # its estimated log ratio against the base
     verdicts: list[Verdict] = []
     is_last: bool = False  # only the proof is left
-    writable: Recipe = Recipe()  # the best recipe that can be written into the source
+    writable: Recipe = Recipe()  # the best recipe that can be written into the source, if `recipe` cannot
+    writable_gain: float = 0.0
 
 
 class Paired(msgspec.Struct, frozen=True, tag="pair"):
@@ -64,10 +65,8 @@ class Journal:
     def is_kept(self) -> bool:
         return self._path is not None
 
-    def remember_pass(
-        self, recipe: Recipe, gain: float, verdicts: list[Verdict], is_last: bool, writable: Recipe | None = None
-    ) -> None:
-        self._append(Selected(recipe, gain, list(verdicts), is_last, writable or Recipe()))
+    def remember_pass(self, selected: Selected) -> None:
+        self._append(selected)
 
     def begin_proof(self, recipe: Recipe) -> tuple[int, list[float]]:
         """The number of this proof in the tuning, from 1 on, and the pairs of it that are known."""

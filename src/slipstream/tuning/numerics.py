@@ -72,29 +72,17 @@ class NumericsCheck:
         is_sound = self._judge(claim, claim.judged_as(is_timed=False), record.fingerprint).is_sound
         return claim.needs_proof and not is_sound
 
-    def has_proved(self, recipe: Recipe) -> bool:
-        return bool(self._pool.trials("proof", recipe).past)
-
-    def full_check(self, claim: Claim, record: TrialRecord, num_steps: int, is_last: bool = False) -> Numerics:
-        """Checks a timed trial with all controls that are needed to keep a recipe. `is_last`: no further check
-        follows."""
+    def full_check(self, claim: Claim, record: TrialRecord, num_steps: int) -> Numerics:
+        """Checks a timed trial with all controls that are needed to keep a recipe."""
         if self._base.num_steps < min(MIN_CURVE, num_steps):  # in a resumed tuning the base may not have run yet
             self._run(self._base, MIN_CURVE, PROOF_SHARE * self._budget.budget_s)
-        num_wanted = max(MIN_CURVE, num_steps) * (1 if is_last else 2)  # later trials may run longer than this one
+        num_wanted = 2 * max(MIN_CURVE, num_steps)  # later trials may run longer than this one
         if claim.needs_proof:  # not if it computes like the base, as a model does that draws no random numbers
             own = claim.judged_as(is_timed=False)
             numerics = self._checked(claim, num_wanted, lambda: self._judge(claim, own, record.fingerprint))
             if numerics.is_sound:
                 return numerics
         return self._checked(claim, num_wanted, lambda: self.quick_check(claim, record))
-
-    def share_owed(self, claim: Claim) -> float:
-        """The share of the budget that the controls of a full check may still take. A trial that equals the base bit
-        for bit needs none."""
-        is_run = bool(self._seeds) if claim.is_redrawn else claim.precision in self._rounding
-        if claim.numerics == "identical" or is_run:
-            return 0.0
-        return max(0.0, CONTROL_SHARE - self._spent_s / self._budget.budget_s)
 
     def prove(self, claim: Claim, recipe: Recipe, num_steps: int) -> Numerics:
         """Checks the recipe in a separate trial with the base's random numbers."""

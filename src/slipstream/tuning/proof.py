@@ -13,7 +13,7 @@ import msgspec
 from slipstream.diagnose.statistics import hodges_lehmann
 from slipstream.records import Numerics, Recipe, Speed, Verdict
 from slipstream.tuning import verdicts
-from slipstream.tuning.budget import BLOCKS_PER_START, PAIR_ROUNDS
+from slipstream.tuning.budget import BLOCKS_PER_START, MOST_PAIR_ROUNDS, PAIR_ROUNDS
 from slipstream.tuning.rounds import Race, could_not_start
 from slipstream.tuning.state import TuningState
 from slipstream.tuning.trials import RaceError, RecipeTrials
@@ -26,9 +26,8 @@ ENOUGH_PAIRS = 12  # the interval of fewer pairs is longer than three times thei
 # one of 100 tunings.
 FUTILE_PAIRS = 6
 NARROW = 0.1  # length of the interval of the log ratio; a proved gain is measured further until it is as narrow
-MOST_ROUNDS = 64  # of one pair; more rounds of the same two processes show nothing new
 SMALL_BESIDE = 0.5  # the share of the spread of pairs at which the noise of blocks adds an eighth to it
-GRACE_SHARE = 0.1  # of the budget, for a pair that has just been started
+GRACE_SHARE = 0.05  # of the budget, for a pair that has just been started
 # Of two processes that are disturbed alike, one loses this many more blocks than the other in one of 1000 proofs.
 UNLIKELY_EXCESS = 3.3  # standard deviations
 
@@ -53,8 +52,9 @@ class Proof(msgspec.Struct):
         return self.outcome in ("not_proved", "measured", "other_load")
 
 
-def prove(state: TuningState, recipe: Recipe, kind: ProofKind = "total") -> Proof:
-    """Races pairs until the recipe is decided or the time is over. Pairs of an earlier, interrupted tuning count."""
+def prove(state: TuningState, recipe: Recipe, proofs: list[Proof], kind: ProofKind = "total") -> Proof:
+    """Races pairs until the recipe is decided or the time is over, and adds the proof to `proofs`. Pairs of an earlier,
+    interrupted tuning count. If it is interrupted itself, the proof holds what its pairs show."""
     number, earlier = state.journal.begin_proof(recipe)
     state.budget.begin_proof(state.costs)
     sequence = TSequence(state.order.alpha / 2**number)
@@ -62,6 +62,7 @@ def prove(state: TuningState, recipe: Recipe, kind: ProofKind = "total") -> Proo
         sequence.add(known)
     base, whole = RecipeTrials("base", Recipe(), is_cold=True), RecipeTrials("candidate", recipe, is_cold=True)
     race = Race()
+    interruption: RaceError | KeyboardInterrupt | None = None
     try:
         while not _is_over(state, sequence):
             log_ratio = _pair(state, race, base, whole, sequence)
@@ -70,6 +71,10 @@ def prove(state: TuningState, recipe: Recipe, kind: ProofKind = "total") -> Proo
             if log_ratio is not None:
                 sequence.add(log_ratio)
                 state.journal.remember_pair(recipe, log_ratio)
+    except (RaceError, KeyboardInterrupt) as error:
+        if not sequence.num_pairs:
+            raise
+        interruption = error
     finally:
         state.pool.leave(base)
         state.pool.leave(whole)
@@ -78,9 +83,16 @@ def prove(state: TuningState, recipe: Recipe, kind: ProofKind = "total") -> Proo
     )
     failure = race.failures.get(id(whole))
     proof.reason = str(failure) if failure is not None else ""
-    if proof.outcome == "proved":
+    if proof.outcome == "proved" and interruption is None:
         proof.numerics = verdicts.judge_numerics(state, whole)  # of the processes that were timed
+    elif proof.outcome == "proved":  # no further trial may run
+        proof.numerics = state.numerics_check.quick_check(state.claim(recipe), state.pool.record(whole))
+        if not proof.numerics.is_sound:
+            proof.outcome, proof.numerics = "not_proved", None
+    proofs.append(proof)
     _decide(state, proof, whole, kind)
+    if interruption is not None:
+        raise interruption
     return proof
 
 
@@ -93,7 +105,8 @@ def _is_over(state: TuningState, sequence: TSequence) -> bool:
         return True
     if sequence.is_above(margin) and sequence.width() <= NARROW:
         return True
-    return num_pairs > 0 and state.budget.now_s() + state.costs.pair_s() > state.budget.end_s()
+    pair_s = state.costs.least_pair_s() if num_pairs else 0.0  # the first one begins while there is any time
+    return state.budget.now_s() + pair_s > state.budget.end_s()
 
 
 def _seems_useless(sequence: TSequence) -> bool:
@@ -103,9 +116,9 @@ def _seems_useless(sequence: TSequence) -> bool:
 def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence) -> float | None:
     """The log ratio of two fresh processes: the centre over several interleaved blocks. They take so long that enough
     pairs fit into the time that is left."""
-    planned_s = state.budget.left_s() / max(1, ENOUGH_PAIRS - sequence.num_pairs)
     first = len(race.rounds)
     begun_s = state.budget.now_s()
+    planned_s = state.budget.left_s() / max(1, ENOUGH_PAIRS - sequence.num_pairs)
     running = state.runner.start([base, whole], race)
     started_s = state.budget.now_s()
     end_s = min(begun_s + planned_s, started_s + BLOCKS_PER_START * (started_s - begun_s))
@@ -130,7 +143,7 @@ def _is_timed(state: TuningState, log_ratios: Sequence[float], spread: float, en
         return now_s >= state.budget.end_s(-GRACE_SHARE)
     error = stdev(log_ratios) / math.sqrt(num_rounds)
     is_precise = error < SMALL_BESIDE * spread
-    return is_precise or num_rounds >= MOST_ROUNDS or now_s >= min(end_s, state.budget.end_s())
+    return is_precise or num_rounds >= MOST_PAIR_ROUNDS or now_s >= min(end_s, state.budget.end_s())
 
 
 def _outcome(state: TuningState, sequence: TSequence, race: Race, base: RecipeTrials, whole: RecipeTrials) -> Outcome:

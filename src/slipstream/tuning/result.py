@@ -30,7 +30,7 @@ def conclude(state: TuningState, proofs: Sequence[Proof], is_complete: bool, was
     one_off = next((one.one_off_s for one in state.verdicts if one.kind == "total" and one.recipe == recipe), 0.0)
     before, after = _seconds(state.session, speed, base.startup_s, one_off)
     noise = verdicts.estimate(fmean(state.control_gains)) if state.control_gains else None
-    rows = [_in_proportion(_settled(verdict, recipe), step_ms, rate) for verdict in state.verdicts]
+    rows = [_in_proportion(_settled(verdict, recipe, candidate), step_ms, rate) for verdict in state.verdicts]
     return Tuning(
         base_step_ms=step_ms,
         base_samples_per_s=rate,
@@ -64,10 +64,10 @@ def conclude(state: TuningState, proofs: Sequence[Proof], is_complete: bool, was
 
 def _candidate(state: TuningState, proofs: Sequence[Proof]) -> tuple[Recipe, Speed | None]:
     """The best recipe that nothing speaks against. Its speed has an interval if pairs of a proof gave one."""
-    open_proofs = [proof for proof in proofs if proof.is_open]
+    open_proofs = [proof for proof in proofs if proof.is_open and proof.speed is not None]
     if open_proofs:
         return open_proofs[-1].recipe, open_proofs[-1].speed
-    if not state.recipe.choices or any(proof.recipe == state.recipe for proof in proofs):
+    if not state.recipe.choices or any(proof.recipe == state.recipe and not proof.is_open for proof in proofs):
         return Recipe(), None
     return state.recipe, verdicts.estimate(state.estimates.get(state.recipe, 0.0))
 
@@ -80,10 +80,12 @@ def _writable_speed(state: TuningState, proofs: Sequence[Proof]) -> Speed | None
     return proved[0] if proved else verdicts.estimate(state.estimates.get(state.writable, 0.0))
 
 
-def _settled(verdict: Verdict, recipe: Recipe) -> Verdict:
+def _settled(verdict: Verdict, recipe: Recipe, candidate: Recipe) -> Verdict:
     """A technique that the selection chose is kept only if the recipe that was proved holds it."""
     if verdict.kind != "single" or verdict.decision != "kept" or verdict.choice in recipe.choices:
         return verdict
+    if (recipe.setting_of(verdict.technique) or candidate.setting_of(verdict.technique)) not in (None, verdict.setting):
+        return verdicts.outpaced(verdict)
     return msgspec.structs.replace(verdict, decision="unsure", cause="not_proved")
 
 

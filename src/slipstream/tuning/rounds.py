@@ -120,26 +120,29 @@ class RoundRunner:
                 self._tell.racing([])
         return race
 
-    def start(self, members: Iterable[RecipeTrials], race: Race) -> list[RecipeTrials]:
-        """Starts each in a new process. Returns those that run."""
+    def start(self, members: Iterable[RecipeTrials], race: Race, deadline_s: float = math.inf) -> list[RecipeTrials]:
+        """Starts each in a new process, the first two whatever the time is. Returns those that run."""
         members = list(members)
         for trials in members:
             self._pool.leave(trials)
         running = []
-        for trials, following in zip(members, [*members[1:], None], strict=True):
-            self._pool.expect(following)
+        for number, (trials, following) in enumerate(zip(members, [*members[1:], None], strict=True)):
+            is_last = number > 0 and self._budget.now_s() >= deadline_s
+            self._pool.expect(None if is_last else following)
             begun_s = self._budget.now_s()
             failure = self._pool.enter(trials)
             if failure:
                 race.failures[id(trials)] = failure
-                continue
-            self._costs.started(self._budget.now_s() - begun_s, trials.is_cold)
-            inert = find_inert(self._pool.record(trials))
-            if inert is not None:
-                race.inert[id(trials)] = inert
-                self._pool.leave(trials)
-                continue
-            running.append(trials)
+            else:
+                self._costs.started(self._budget.now_s() - begun_s, trials.is_cold)
+                inert = find_inert(self._pool.record(trials))
+                if inert is None:
+                    running.append(trials)
+                else:
+                    race.inert[id(trials)] = inert
+                    self._pool.leave(trials)
+            if is_last:
+                break
         return running
 
     def _race_group(
@@ -151,7 +154,7 @@ class RoundRunner:
         deadline_s: float,
         is_enough: Callable[[Race], bool],
     ) -> None:
-        running = self.start((anchor, *group), race)
+        running = self.start((anchor, *group), race, deadline_s)
         num_starts = 1
         self._tell.racing([trials.name for trials in running])
         num_counted = num_discarded = 0

@@ -47,7 +47,7 @@ def tune(
         _search(state, candidates, proofs)
         is_complete = True
     except RaceError as error:
-        if not state.base.timings:
+        if not (state.base.timings or state.recipe.choices):
             raise
         state.note(f"The tuning ended early: {error}. --resume continues it.")
     except KeyboardInterrupt:
@@ -66,26 +66,24 @@ def _search(state: TuningState, candidates: Sequence[Candidate], proofs: list[Pr
         return
     selection, selected = Selection(state, candidates), state.journal.selected
     if selected is not None:
-        state.adopt(selected.recipe, selected.gain)
-        state.writable = selected.writable
-        for verdict in selected.verdicts:
-            state.decide(verdict)
+        state.continue_from(selected)
     is_selected = selected is not None and selected.is_last
-    if not is_selected:
-        _enter_base(state, len(candidates))
+    _enter_base(state, 0 if is_selected else len(candidates))
     while True:
         if not is_selected:
             _select(state, selection)
-        is_selected = False
         if not state.recipe.choices:
             break
-        proofs.append(prove(state, state.recipe))
-        if proofs[-1].is_open or proofs[-1].is_kept or not selection.is_time():
+        proof = prove(state, state.recipe, proofs)
+        if proof.is_open or proof.is_kept:
             break
         selection.set_aside(state.recipe)
-    is_time = state.budget.left_s() > WORTH_PAIRS * state.costs.pair_s()
+        if not selection.is_time():
+            break
+        is_selected = bool(state.recipe.choices)
+    is_time = state.budget.left_s() > WORTH_PAIRS * state.costs.least_pair_s()
     if proofs and proofs[-1].is_kept and state.writable.choices and is_time:
-        proofs.append(prove(state, state.writable, kind="writable"))
+        prove(state, state.writable, proofs, kind="writable")
 
 
 def _select(state: TuningState, selection: Selection) -> None:
@@ -98,17 +96,18 @@ def _select(state: TuningState, selection: Selection) -> None:
     writable = find_writable(state, selection.seen)
     if writable.choices and measure(state, writable):
         state.writable = writable
-    gain = state.estimates.get(state.recipe, 0.0)
-    state.journal.remember_pass(state.recipe, gain, state.verdicts, is_last=True, writable=state.writable)
+    state.remember_pass(is_last=True)
 
 
 def _enter_base(state: TuningState, num_candidates: int) -> None:
-    """Starts the base once. What its start takes tells how long the tuning is to be."""
+    """Starts the base once. What its start takes tells how long the tuning is to be. Without candidates only the proof
+    is left."""
     begun_s = state.budget.now_s()
     failure = state.pool.enter(state.base)
     if failure:
         raise RaceError(could_not_start(state.base, failure))
+    state.pool.release(state.base)
     state.costs.started(state.budget.now_s() - begun_s)
     if state.budget.follow(state.costs, num_candidates):
         minutes = math.ceil(state.budget.budget_s / 30.0) / 2
-        state.note(f"This takes about {minutes:g} min; change it with --budget.")
+        state.note(f"This takes up to {minutes:g} min; change it with --budget.")

@@ -45,6 +45,12 @@ class Selection:
 
     def run(self) -> None:
         """Leaves the best recipe in the state."""
+        try:
+            self._run_passes()
+        finally:
+            self._report_not_raced()
+
+    def _run_passes(self) -> None:
         state = self._state
         ground = [one for one in self._candidates if one.card.is_ground and one.first not in self._out]
         arms = [self._arm(one, one.settings[0]) for one in ground if not state.recipe.choices]
@@ -53,8 +59,7 @@ class Selection:
         num_failed, first = 0, state.recipe
         while self._is_other_step(first) and (arms := self._arms()):
             if self._pass(arms, least_gain=math.log1p(state.order.margin)):
-                gain = state.estimates[state.recipe]
-                state.journal.remember_pass(state.recipe, gain, state.verdicts, is_last=False)
+                state.remember_pass(is_last=False)
                 continue
             num_failed += 1
             if state.recipe.choices or num_failed == MOST_FAILED or not self._is_time_for(arms):
@@ -63,21 +68,32 @@ class Selection:
             state.adopt(*self._hopeful)
             for choice in state.recipe.choices:
                 state.revise(choice, decision="kept", cause="gains")
-        self._report_not_raced()
-
-    def is_time(self) -> bool:
-        """Whether there is time for another selection and its proof."""
-        state, num_arms = self._state, len(self._arms())
-        proof_s = FUTILE_PAIRS * state.costs.pair_s()
-        return num_arms > 0 and state.costs.pass_s(num_arms, 2) + proof_s < state.budget.left_s()
 
     def set_aside(self, recipe: Recipe) -> None:
-        """Starts again from the unchanged script, without the choices of a recipe that turned out to gain nothing."""
-        self._out |= set(recipe.choices)
-        self._hopeful = None
-        self._state.adopt(Recipe(), None)
-        for choice in recipe.choices:
-            self._state.revise(choice, decision="rejected", cause="not_again")
+        """Excludes a recipe that turned out to gain nothing. Of several techniques, the best single one may still gain,
+        and becomes the recipe. Otherwise the recipe is empty again, and the next selection does without this
+        technique."""
+        state, choices = self._state, recipe.choices
+        best = max(choices, key=lambda choice: self.seen.get(choice, 0.0)) if len(choices) > 1 else None
+        for choice in choices:
+            if choice != best:
+                state.revise(choice, decision="rejected", cause="not_again")
+        if best is not None:
+            state.adopt(Recipe((best,)), self.seen.get(best, 0.0))
+        else:
+            self._out |= set(choices)
+            self._hopeful = None
+            state.adopt(Recipe(), None)
+
+    def is_time(self) -> bool:
+        """Whether there is time for the proof of a recipe that seems useless, and before it, if there is no recipe, for
+        a selection."""
+        state = self._state
+        needed_s = FUTILE_PAIRS * state.costs.pair_s()
+        if not state.recipe.choices:
+            num_arms = len(self._arms())
+            needed_s += state.costs.pass_s(num_arms, 2) if num_arms else math.inf
+        return needed_s < state.budget.left_s()
 
     def _is_other_step(self, first: Recipe) -> bool:
         """Whether the recipe changed the step so much that techniques which gained nothing before may gain now."""

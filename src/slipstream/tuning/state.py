@@ -16,7 +16,7 @@ from slipstream.techniques._core.catalogue import Technique
 from slipstream.tuning.block_length import BlockPlan, block, evened, typical_step_s
 from slipstream.tuning.budget import Budget, Costs
 from slipstream.tuning.candidates import CONTROL, loosest
-from slipstream.tuning.journal import Journal
+from slipstream.tuning.journal import Journal, Selected
 from slipstream.tuning.numerics import Claim, NumericsCheck
 from slipstream.tuning.options import TuneOptions
 from slipstream.tuning.payback import one_off_s
@@ -81,9 +81,25 @@ class TuningState:
     def adopt(self, recipe: Recipe, gain: float | None) -> None:
         """Makes this the best recipe so far. `gain` is its estimated log ratio against the base."""
         self.recipe = recipe
+        self.costs.built_on(self.pool.record(self.trials(recipe)).startup_s)
         if gain is not None:
             self.estimates[recipe] = gain
         self.tell.best(recipe, math.exp(self.estimates.get(recipe, 0.0)))
+
+    def remember_pass(self, is_last: bool) -> None:
+        """Stores the recipe and the verdicts so far in the journal. `is_last`: only the proof is left."""
+        gains = (self.estimates.get(self.recipe, 0.0), self.estimates.get(self.writable, 0.0))
+        self.journal.remember_pass(
+            Selected(self.recipe, gains[0], list(self.verdicts), is_last, self.writable, gains[1])
+        )
+
+    def continue_from(self, selected: Selected) -> None:
+        """Restores what an interrupted tuning stored."""
+        self.adopt(selected.recipe, selected.gain)
+        self.writable = selected.writable
+        self.estimates[selected.writable] = selected.writable_gain
+        for verdict in selected.verdicts:
+            self.decide(verdict)
 
     def note(self, sentence: str) -> None:
         if sentence not in self.notes:
