@@ -98,7 +98,7 @@ def test_time_that_was_lost_is_added_to_the_budget() -> None:
 
 def test_a_machine_that_stays_busy_ends_the_tuning() -> None:
     rounds = Rounds(SimulatedBackend(load=_at((8.0, math.inf), cores=2.0)), 6000.0)
-    with pytest.raises(BusyError, match="other programs used 1.* cores all the time"):
+    with pytest.raises(BusyError, match=r"other programs used 1.* cores all the time"):
         rounds.runner.race(rounds.base, rounds.trials("a"), 3)
     assert PATIENCE_S <= rounds.backend.now_s() - 8.0 <= PATIENCE_S + MOST_WAIT_S + 10
     assert rounds.tell.races[-1] and not rounds.tell.is_racing
@@ -174,7 +174,7 @@ def test_an_anchor_that_ends_early_is_started_again() -> None:
 
 def test_an_anchor_that_always_fails_is_an_error() -> None:
     rounds = Rounds(SimulatedBackend(fault=lambda spec, num_steps: "no such file" if spec.role == "base" else ""))
-    with pytest.raises(RaceError, match="as it is could not be started: no such file. Copies of the script run"):
+    with pytest.raises(RaceError, match=r"as it is could not be started: no such file. Copies of the script run"):
         rounds.runner.race(rounds.base, rounds.trials("a"), 3)
 
 

@@ -53,7 +53,7 @@ def prove(
         backend = PatchedBackend(process_backend, files)
         state = TuningState(session, backend, TuneOptions(budget_s), _QuietListener(tell), known, Journal("", {}))
         try:
-            tuning_proof.prove(state, Recipe((Choice(PATCH),)))
+            tuning_proof.prove(state, Recipe((Choice(PATCH),)), [])
         finally:
             state.pool.clear()
     verdict = msgspec.structs.replace(

@@ -55,6 +55,7 @@ from slipstream.report.text.notes import all_notes
 from slipstream.report.text.numerics import describe_numerics
 from slipstream.report.text.stages import StageTable, input_stages, main_stages
 from slipstream.report.text.tune import gain, measured
+from slipstream.report.text.verdicts import reason_of
 
 PartT = TypeVar("PartT", bound=msgspec.Struct)
 
@@ -100,7 +101,7 @@ def document(session: Session) -> Export:
         passed_through=session.passed_through,
         written=[relative(path, session.cwd) for path in session.written],
         verdicts=_verdicts(session.tuning, "single"),
-        combinations=_verdicts(session.tuning, "cumulative", "left_out", "total"),
+        combinations=_verdicts(session.tuning, "cumulative", "left_out", "total", "writable"),
         total=_speed(session.tuning.total) if session.tuning else None,
         tuning=_tuning(session.tuning) if session.tuning else None,
         memory=_memory(session),
@@ -220,7 +221,16 @@ def _fitting(fitting: Fitting) -> FittingPart:
 
 
 def _tuning(tuning: Tuning) -> TuningPart:
-    return _part(tuning, TuningPart, recipe=_settings(tuning.recipe), noise=_speed(tuning.noise))
+    return _part(
+        tuning,
+        TuningPart,
+        recipe=_settings(tuning.recipe),
+        noise=_speed(tuning.noise),
+        candidate=_settings(tuning.candidate),
+        candidate_speed=_speed(tuning.candidate_speed),
+        writable=_settings(tuning.writable),
+        writable_speed=_speed(tuning.writable_speed),
+    )
 
 
 def _verdicts(tuning: Tuning | None, *kinds: str) -> list[VerdictPart]:
@@ -232,6 +242,7 @@ def _verdict(verdict: Verdict) -> VerdictPart:
     return _part(
         verdict,
         VerdictPart,
+        reason=reason_of(verdict),
         numerics=numerics.claimed if numerics else None,
         recipe=_settings(verdict.recipe),
         is_sound=numerics.is_sound if numerics else None,
@@ -245,7 +256,10 @@ def _speed(speed: Speed | None) -> SpeedPart:
 
 
 def _ends(speed: Speed | None) -> dict[str, float | None]:
-    return {name: getattr(speed, name, None) for name in ("ratio", "low", "high")}
+    if speed is None:
+        return dict.fromkeys(("ratio", "low", "high"))
+    low, high = (speed.low, speed.high) if speed.is_bounded else (None, None)
+    return {"ratio": speed.ratio, "low": low, "high": high}
 
 
 def _settings(recipe: Recipe) -> dict[str, Setting]:

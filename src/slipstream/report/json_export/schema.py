@@ -97,15 +97,19 @@ class VerdictPart(msgspec.Struct, frozen=True):
     setting: Annotated[Setting, Meta(description="`true` if it has no variants")]
     decision: Annotated[str, Meta(description="`kept`, `rejected`, `unsure`, `failed` or `not_applicable`")]
     ratio: Annotated[float | None, Meta(description="base step over this step: more than 1 is faster")]
-    low: Annotated[float | None, Meta(description="lower end of its 95% interval")]
+    low: Annotated[float | None, Meta(description="lower end of its 95% interval; null: an estimate of the selection")]
     high: Annotated[float | None, Meta(description="upper end of its 95% interval")]
+    own_ratio: Annotated[float | None, Meta(description="times as fast as what it was raced on; null: older sessions")]
+    cause: Annotated[
+        str | None, Meta(description="why: `gains`, `no_gain`, `outpaced`, `proved`; null: older sessions")
+    ]
     numerics: Annotated[str | None, Meta(description="`identical`, `reordered`, `redrawn`, `approximate`, `different`")]
     reason: Annotated[str, Meta(description="one line")]
     kind: Annotated[
         str,
         Meta(
             description="`single`: raced alone. In `combinations`: `cumulative`, the winners so far; `left_out`, what"
-            " the technique adds to the others; `total`, all that was kept"
+            " the technique adds to the others; `total`, all that was kept; `writable`, what can be written"
         ),
     ]
     recipe: Annotated[dict[str, Setting], Meta(description="all that were enabled: technique to setting")]
@@ -135,6 +139,14 @@ class TuningPart(msgspec.Struct, frozen=True):
     base_samples_per_s: Annotated[float, Meta(description="the unchanged script")]
     base_peak_bytes: Annotated[int | None, Meta(description="peak memory of the unchanged script")]
     ceiling_ms: Annotated[float | None, Meta(description="the step if input and compute never waited for each other")]
+    candidate: Annotated[dict[str, Setting], Meta(description="if nothing was kept: the best recipe, not proven")]
+    candidate_speed: Annotated[SpeedPart, Meta(description="of the candidate")]
+    writable: Annotated[dict[str, Setting], Meta(description="what `patch` can write, if not all that was kept")]
+    writable_speed: Annotated[SpeedPart, Meta(description="of what can be written")]
+    num_rounds: Annotated[int, Meta(description="of all races")]
+    num_discarded: Annotated[int, Meta(description="rounds that do not count, because other programs used the cores")]
+    foreign_cores: Annotated[float, Meta(description="cores that other programs used in discarded rounds")]
+    waited_s: Annotated[float, Meta(description="spent on waiting for other programs")]
     seconds_before: Annotated[float | None, Meta(description="the whole training, unchanged; null: length unknown")]
     seconds_after: Annotated[float | None, Meta(description="the whole training with the recipe")]
     seconds_spent: Annotated[float, Meta(description="on the races")]
