@@ -16,6 +16,7 @@ from slipstream.numbers import in_binary, times
 from slipstream.recipe.script_digest import script_digest
 from slipstream.records import Choice, Session, Setting, Tuning, Verdict
 from slipstream.report.text.tune import worths
+from slipstream.report.text.verdicts import reason_of
 from slipstream.version import VERSION
 
 
@@ -58,6 +59,8 @@ def _proof(tuning: Tuning, choice: Choice) -> str:
     verdict = _evidence_of(tuning, choice)
     if verdict is None or verdict.speed is None:
         return ""
+    if verdict.own_ratio is not None:
+        return f"{reason_of(verdict)}{', ' + verdict.numerics.claimed if verdict.numerics is not None else ''}"
     alone = "" if verdict.kind == "single" else " with the lines above"
     numerics = f", {verdict.numerics.claimed}" if verdict.numerics is not None else ""
     if not verdict.speed.is_bounded and (worth := dict(worths(tuning)).get(str(choice))):

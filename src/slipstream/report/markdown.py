@@ -23,9 +23,10 @@ from slipstream.report.text.tune import (
     reasons,
     table_rows,
     worths,
+    writable,
 )
 
-_ALIGN = "lrrrrlll"
+_ALIGN = "lrrrrrlll"
 
 
 def to_markdown(session: Session) -> str:
@@ -50,7 +51,7 @@ def _lines(session: Session) -> Iterator[str]:
     yield "|" + "|".join("---:" if _ALIGN[index] == "r" else "---" for index in columns) + "|"
     for row in rows:
         yield _row(_plain(row[index]) for index in columns)
-    listed = [*worths(tuning), *costs(tuning), *reasons(tuning), *not_raced(tuning)]
+    listed = [*worths(tuning), *writable(tuning), *costs(tuning), *reasons(tuning), *not_raced(tuning)]
     if listed:
         yield ""
     for name, sentence in listed:
@@ -81,7 +82,8 @@ def _basis(session: Session) -> str:
     parts = [
         f"slipstream {environment.slipstream} tune {script_of(session)}",
         *_machine(environment),
-        "relative to base: base step over step, trials taking turns, with its 95% interval",
+        "relative to base: base step over step, trials taking turns, with its 95% interval;"
+        " own gain: over what it was raced on",
     ]
     return "; ".join(parts)
 

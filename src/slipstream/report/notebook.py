@@ -31,6 +31,7 @@ from slipstream.report.text.tune import (
     reasons,
     table_rows,
     worths,
+    writable,
 )
 
 # Text takes the notebook's own colour, so that it works in light and dark themes. Greys are transparent.
@@ -146,7 +147,7 @@ def tuning_to_html(session: Session) -> str:
         f'<div class="verdict">{escape(gain(session))}</div>',
         *(f"<div>{escape(sentence)}</div>" for sentence in caveats(session)),
         f"<table><tr>{heads}</tr>{''.join(_row(row, columns) for row in rows)}</table>",
-        *_listed([*worths(tuning), *costs(tuning), *reasons(tuning), *not_raced(tuning)]),
+        *_listed([*worths(tuning), *writable(tuning), *costs(tuning), *reasons(tuning), *not_raced(tuning)]),
         *(
             f'<div class="dim">not applicable: {escape(names)}: {escape(reason)}</div>'
             for names, reason in not_applicable(tuning)

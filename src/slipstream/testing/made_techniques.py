@@ -32,6 +32,7 @@ class RecordingListener(SilentListener):
         self.races: list[list[str]] = []
         self.is_racing = False
         self.waits: list[float] = []  # cores that other programs used; 0.0: a wait is over
+        self.notes: list[str] = []
         self.bests: list[tuple[Recipe, float]] = []
 
     def decided(self, verdict: Verdict) -> None:
@@ -39,6 +40,9 @@ class RecordingListener(SilentListener):
 
     def entering(self, trial: str) -> None:
         self.entered.append(trial)
+
+    def note(self, sentence: str) -> None:
+        self.notes.append(sentence)
 
     def waiting(self, cores: float) -> None:
         self.waits.append(cores)

@@ -110,4 +110,4 @@ def _enter_base(state: TuningState, num_candidates: int) -> None:
     state.costs.started(state.budget.now_s() - begun_s)
     if state.budget.follow(state.costs, num_candidates):
         minutes = math.ceil(state.budget.budget_s / 30.0) / 2
-        state.note(f"This takes up to {minutes:g} min; change it with --budget.")
+        state.tell.note(f"This takes up to {minutes:g} min; change it with --budget.")

@@ -86,5 +86,6 @@ def _of_tuning(tuning: Tuning) -> Iterator[Figure]:
     if is_kept and tuning.seconds_before is not None and tuning.seconds_after is not None:
         yield Figure("the whole training", in_seconds(tuning.seconds_after), f"was {in_seconds(tuning.seconds_before)}")
     if tuning.noise is not None:
-        interval = between_ratios(tuning.noise.low, tuning.noise.high)
-        yield Figure("nothing (A/A)", as_ratio(tuning.noise.ratio), f"95%: {interval}, the machine's noise")
+        noise = tuning.noise
+        interval = f"95%: {between_ratios(noise.low, noise.high)}, " if noise.is_bounded else ""
+        yield Figure("nothing (A/A)", as_ratio(noise.ratio), f"{interval}the machine's noise")

@@ -12,7 +12,17 @@ from slipstream.report.html import svg
 from slipstream.report.html.chart import Cell, Chart, Key, Table, Terms, plain_table
 from slipstream.report.terminal.anatomy import CLASS_WORDS, achieved, remarks
 from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, fit_rows
-from slipstream.report.text.tune import HEADINGS, Row, costs, not_applicable, not_raced, reasons, table_rows, worths
+from slipstream.report.text.tune import (
+    HEADINGS,
+    Row,
+    costs,
+    not_applicable,
+    not_raced,
+    reasons,
+    table_rows,
+    worths,
+    writable,
+)
 
 IDENT = "operators"
 TITLE = "The model's operators, by kind"
@@ -123,7 +133,7 @@ def fit_table(fitting: Fitting) -> Table:
     )
 
 
-_NUMBERS = ("batch", "memory", "step ms", "samples/s")
+_NUMBERS = ("batch", "memory", "step ms", "samples/s", "own gain")
 
 
 def tune_table(tuning: Tuning) -> Table:
@@ -131,7 +141,8 @@ def tune_table(tuning: Tuning) -> Table:
     rows = table_rows(tuning)
     columns = [index for index in range(len(HEADINGS)) if any(row.cells[index] for row in rows)]
     return Table(
-        "Relative to base: the base's step over this one, with its 95% interval",
+        "Own gain: times as fast as what it was raced on, by the estimate of the selection. Relative to base: the base's"
+        " step over this one, with its 95% interval",
         [HEADINGS[index] for index in columns],
         "".join("r" if HEADINGS[index] in _NUMBERS else "l" for index in columns),
         [[_cell(row, index) for index in columns] for row in rows],
@@ -148,7 +159,8 @@ def _cell(row: Row, column: int) -> Cell:
 def whys(tuning: Tuning) -> list[Terms]:
     """The lists below the table, without empty ones."""
     lists = [
-        Terms("What leaving it out costs", list(worths(tuning))),
+        Terms("What proves it", list(worths(tuning))),
+        Terms("What can be written into the source", writable(tuning)),
         Terms("What it costs once", list(costs(tuning))),
         Terms("Why not the others", list(reasons(tuning))),
         Terms("No time was left for", not_raced(tuning)),

@@ -12,13 +12,14 @@ from markupsafe import Markup
 
 from slipstream.numbers import as_ratio
 from slipstream.records import Session, Speed, Tuning
+from slipstream.records.race import FARTHEST
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, Key
 from slipstream.report.html.svg import Scale, element, percent
 from slipstream.report.text.tune import NOISE, gain, relative, single_name, tried, worths
 
 IDENT = "contenders"
-TITLE = "What was tried, against the unchanged script"
+TITLE = "What was tried"
 HEIGHT = 16.0
 UP = 39.0  # distance to the shapes of the row above, so that the marks form continuous lines
 _MARKS = (0.05, 0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
@@ -45,8 +46,9 @@ def verdict_chart(session: Session) -> Chart | None:
     return Chart(
         IDENT,
         TITLE,
-        "To the right of 1.00x is faster. The line is the 95% interval; it may continue beyond the edge, and "
-        "an entry without a line had too few rounds.",
+        "To the right of 1.00x is faster. The line is the 95% interval against the unchanged script; it may continue "
+        "beyond the edge. An entry without a line is an estimate from a few rounds: what the technique gained over "
+        "what it was raced on, which + marks.",
         gain(session),
         svg.rows(IDENT, TITLE, gain(session), [*drawn, svg.ruler(_named(scale))]),
         [Key(f"mark-{word}", _WORDS.get(word, word)) for word in dict.fromkeys(entry.decision for entry in entries)],
@@ -58,7 +60,10 @@ def entries_of(tuning: Tuning) -> list[ChartEntry]:
     entries = [ChartEntry(NOISE, "noise", tuning.noise)] if tuning.noise else []
     proofs = dict(worths(tuning))
     for each in tried(tuning):
-        if each.speed is not None:
+        if each.own_ratio is not None:
+            own = Speed(each.own_ratio, 1.0 / FARTHEST, FARTHEST)
+            entries.append(ChartEntry(single_name(each), each.decision, own))
+        elif each.speed is not None:
             is_lead = each.decision == "kept" and not each.speed.is_bounded
             proof = proofs.get(str(each.choice), "") if is_lead else ""
             entries.append(ChartEntry(single_name(each), each.decision, each.speed, proof))

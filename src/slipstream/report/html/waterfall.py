@@ -90,7 +90,10 @@ def _speed_of(tuning: Tuning, choices: Sequence[object]) -> Speed | None:
     found = [
         verdict.speed
         for verdict in tuning.verdicts
-        if verdict.kind in ("single", "cumulative") and verdict.speed and _is_same(verdict.recipe, choices)
+        if verdict.kind in ("single", "cumulative")
+        and verdict.own_ratio is None
+        and verdict.speed
+        and _is_same(verdict.recipe, choices)
     ]
     return found[-1] if found else None
 

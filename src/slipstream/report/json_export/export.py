@@ -226,9 +226,11 @@ def _tuning(tuning: Tuning) -> TuningPart:
         tuning,
         TuningPart,
         recipe=_settings(tuning.recipe),
+        noise=_speed(tuning.noise),
         candidate=_settings(tuning.candidate),
         candidate_speed=_speed(tuning.candidate_speed),
-        noise=_speed(tuning.noise),
+        writable=_settings(tuning.writable),
+        writable_speed=_speed(tuning.writable_speed),
     )
 
 
@@ -255,11 +257,10 @@ def _speed(speed: Speed | None) -> SpeedPart:
 
 
 def _ends(speed: Speed | None) -> dict[str, float | None]:
-    """An estimate has no ends."""
     if speed is None:
-        return {"ratio": None, "low": None, "high": None}
-    ends = (speed.low, speed.high) if speed.is_bounded else (None, None)
-    return {"ratio": speed.ratio, "low": ends[0], "high": ends[1]}
+        return dict.fromkeys(("ratio", "low", "high"))
+    low, high = (speed.low, speed.high) if speed.is_bounded else (None, None)
+    return {"ratio": speed.ratio, "low": low, "high": high}
 
 
 def _settings(recipe: Recipe) -> dict[str, Setting]:

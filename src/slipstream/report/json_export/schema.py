@@ -97,8 +97,12 @@ class VerdictPart(msgspec.Struct, frozen=True):
     setting: Annotated[Setting, Meta(description="`true` if it has no variants")]
     decision: Annotated[str, Meta(description="`kept`, `rejected`, `unsure`, `failed` or `not_applicable`")]
     ratio: Annotated[float | None, Meta(description="base step over this step: more than 1 is faster")]
-    low: Annotated[float | None, Meta(description="lower end of its 95% interval; null: an estimate")]
-    high: Annotated[float | None, Meta(description="upper end of its 95% interval; null: an estimate")]
+    low: Annotated[float | None, Meta(description="lower end of its 95% interval; null: an estimate of the selection")]
+    high: Annotated[float | None, Meta(description="upper end of its 95% interval")]
+    own_ratio: Annotated[float | None, Meta(description="times as fast as what it was raced on; null: older sessions")]
+    cause: Annotated[
+        str | None, Meta(description="why: `gains`, `no_gain`, `outpaced`, `proved`; null: older sessions")
+    ]
     numerics: Annotated[str | None, Meta(description="`identical`, `reordered`, `redrawn`, `approximate`, `different`")]
     reason: Annotated[str, Meta(description="one line")]
     kind: Annotated[
@@ -118,7 +122,6 @@ class VerdictPart(msgspec.Struct, frozen=True):
     peak_bytes: Annotated[int | None, Meta(description="peak memory of the process and its children")]
     one_off_s: Annotated[float, Meta(description="start-up beyond the base's: compilation, worker start")]
     payback_steps: Annotated[int | None, Meta(description="steps until it has saved its cost; null: no cost, or never")]
-    own_ratio: Annotated[float | None, Meta(description="times as fast as what it was raced on top of; an estimate")]
 
 
 class SpeedPart(msgspec.Struct, frozen=True):
@@ -131,21 +134,23 @@ class TuningPart(msgspec.Struct, frozen=True):
     """The basis of the verdicts."""
 
     recipe: Annotated[dict[str, Setting], Meta(description="what was kept: technique to setting")]
-    candidate: Annotated[dict[str, Setting], Meta(description="if nothing was kept: the best recipe, not proved")]
-    candidate_speed: Annotated[SpeedPart, Meta(description="what is known of its speed")]
     noise: Annotated[SpeedPart, Meta(description="two equal trials against each other")]
     noise_note: Annotated[str, Meta(description="only in older sessions")]
     base_step_ms: Annotated[float, Meta(description="the unchanged script in the races; `step_ms` is the check's")]
     base_samples_per_s: Annotated[float, Meta(description="the unchanged script")]
     base_peak_bytes: Annotated[int | None, Meta(description="peak memory of the unchanged script")]
     ceiling_ms: Annotated[float | None, Meta(description="the step if input and compute never waited for each other")]
+    candidate: Annotated[dict[str, Setting], Meta(description="if nothing was kept: the best recipe, not proven")]
+    candidate_speed: Annotated[SpeedPart, Meta(description="of the candidate")]
+    writable: Annotated[dict[str, Setting], Meta(description="what `patch` can write, if not all that was kept")]
+    writable_speed: Annotated[SpeedPart, Meta(description="of what can be written")]
+    num_rounds: Annotated[int, Meta(description="of all races")]
+    num_discarded: Annotated[int, Meta(description="rounds that do not count, because other programs used the cores")]
+    foreign_cores: Annotated[float, Meta(description="cores that other programs used in discarded rounds")]
+    waited_s: Annotated[float, Meta(description="spent on waiting for other programs")]
     seconds_before: Annotated[float | None, Meta(description="the whole training, unchanged; null: length unknown")]
     seconds_after: Annotated[float | None, Meta(description="the whole training with the recipe")]
     seconds_spent: Annotated[float, Meta(description="on the races")]
-    num_rounds: Annotated[int, Meta(description="rounds that ran")]
-    num_discarded: Annotated[int, Meta(description="of those, rounds that other programs disturbed; they do not count")]
-    foreign_cores: Annotated[float, Meta(description="cores that other programs used during those, on average")]
-    waited_s: Annotated[float, Meta(description="seconds in which no trial ran because of other programs")]
     is_complete: Annotated[bool, Meta(description="false: interrupted, or ended early; `--resume` continues it")]
     notes: Annotated[list[str], Meta(description="remarks on how the tuning went")]
 

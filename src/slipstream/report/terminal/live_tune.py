@@ -89,7 +89,8 @@ def _activity(state: LiveTuneState, room: int) -> str:
 def verdict_line(verdict: Verdict, width: int = 0, *, unicode: bool = True) -> str:
     """The line that stays for a decision. It is cut to the terminal's width; the report has all of it."""
     decision = WORDS.get(verdict.decision, verdict.decision)
-    measured = " ".join(filter(None, (relative(verdict.speed), numerics_word(verdict.numerics))))
+    fast = relative(verdict.speed) if verdict.own_ratio is None else f"~{as_ratio(verdict.own_ratio)}"
+    measured = " ".join(filter(None, (fast, numerics_word(verdict.numerics))))
     name_width = 20 if 0 < width < 100 else 26
     line = f" {decision:<9} {_name(verdict):<{name_width}} {measured:<27} {reason_of(verdict)}"
     line = " ".join(line.rstrip().splitlines())
@@ -109,7 +110,7 @@ def _name(verdict: Verdict) -> str:
         case "total":
             return "all together"
         case "writable":
-            return "all that can be written"
+            return "what patch writes"
         case "noise":
             return "nothing (A/A)"
         case "single":

@@ -23,9 +23,10 @@ from slipstream.report.text.tune import (
     reasons,
     table_rows,
     worths,
+    writable,
 )
 
-_ALIGN = "lrrrrlll"
+_ALIGN = "lrrrrrlll"
 _DROPPED_FIRST = ("batch", "memory", "samples/s", "numerics")  # columns, in this order, until the names fit
 _GAP = 2  # cells between two columns, as layout.rows has them
 _STYLES = {"kept": "green", "rejected": "dim", "unsure": "yellow", "failed": "red"}
@@ -76,6 +77,8 @@ def _cell(row: Row, column: int, name_width: int, ink: ConsoleStyle) -> Text:
         return styled(ink.clip(text, name_width), "bold" if row.kind in ("base", "total") else "")
     if HEADINGS[column] == "verdict":
         return ink.text(text, _STYLES.get(row.verdict, "dim"))
+    if HEADINGS[column] == "own gain":
+        return ink.text(text, _STYLES.get(row.verdict, "dim"))
     if HEADINGS[column] == "relative to base":
         ratio, interval = row.relative_parts
         return ink.text(ratio, _STYLES.get(row.verdict, "")) + ink.text(f" {interval}" if interval else "", "dim")
@@ -83,9 +86,10 @@ def _cell(row: Row, column: int, name_width: int, ink: ConsoleStyle) -> Text:
 
 
 def reason_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
-    """One line for each kept technique with its worth, one for each technique that was raced and not kept with the
-    reason, one for all that were not raced, and a few for those that do not apply."""
+    """One line for each kept technique with its worth, one for what can be written, one for each technique that was
+    raced and not kept with the reason, one for all that were not raced, and a few for those that do not apply."""
     yield from _listed("proof", worths(tuning), ink)
+    yield from _listed("patch", writable(tuning), ink)
     yield from _listed("costs", costs(tuning), ink)
     yield from _listed("not kept", reasons(tuning), ink)
     yield from _listed("no time", not_raced(tuning), ink)

@@ -3,6 +3,7 @@ sentences. Nothing is computed here that is not in the session."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -26,7 +27,8 @@ from slipstream.report.text.verdicts import reason_of
 from slipstream.techniques._core.catalogue import catalogue
 
 HEADINGS: Final = (
-    *("technique", "batch", "memory", "step ms", "samples/s", "relative to base", "numerics", "verdict"),
+    *("technique", "batch", "memory", "step ms", "samples/s"),
+    *("own gain", "relative to base", "numerics", "verdict"),
 )
 BASE: Final = "as it is"
 NOISE: Final = "nothing (A/A)"
@@ -35,7 +37,8 @@ WORDS: Final = {"not_applicable": "not applicable"}
 
 
 class Row(msgspec.Struct, frozen=True):
-    """The values of a row, and its cells in the order of HEADINGS; empty where there is nothing to say."""
+    """The values of a row, and its cells in the order of HEADINGS; empty where there is nothing to say. A row of the
+    selection has only its own gain: an estimate from a few rounds, which must not be compared with the proof."""
 
     name: str
     batch_size: int | None = None
@@ -44,9 +47,10 @@ class Row(msgspec.Struct, frozen=True):
     samples_per_s: float | None = None
     speed: Speed | None = None  # relative to the base
     ratio: float | None = None  # relative to the base, for a row that was not raced
+    own_ratio: float | None = None  # times as fast as what it was raced on top of
     numerics: str = ""
     verdict: str = ""
-    kind: str = "single"  # base, noise, single, cumulative, total, ceiling
+    kind: str = "single"  # base, noise, single, cumulative, total, writable, ceiling
 
     @property
     def memory(self) -> str:
@@ -55,6 +59,10 @@ class Row(msgspec.Struct, frozen=True):
     @property
     def step(self) -> str:
         return ms_in_digits(self.step_ms) if self.step_ms is not None else ""
+
+    @property
+    def own(self) -> str:
+        return f"~{as_ratio(self.own_ratio)}" if self.own_ratio is not None else ""
 
     @property
     def relative_parts(self) -> tuple[str, str]:
@@ -73,6 +81,7 @@ class Row(msgspec.Struct, frozen=True):
             self.memory,
             self.step,
             as_count(self.samples_per_s) if self.samples_per_s else "",
+            self.own,
             self.relative,
             self.numerics,
             self.verdict,
@@ -82,7 +91,8 @@ class Row(msgspec.Struct, frozen=True):
     def orders(self) -> tuple[float | None, ...]:
         """The number behind each cell, by which its column is sorted."""
         ratio = self.speed.ratio if self.speed is not None else self.ratio
-        return (None, self.batch_size, self.peak_bytes, self.step_ms, self.samples_per_s, ratio, None, None)
+        numbers = (self.batch_size, self.peak_bytes, self.step_ms, self.samples_per_s, self.own_ratio, ratio)
+        return (None, *numbers, None, None)
 
 
 def table_rows(tuning: Tuning) -> list[Row]:
@@ -127,23 +137,31 @@ def _noise(tuning: Tuning) -> Iterator[Row]:
     """The A/A control: how far two equal trials were apart."""
     if tuning.noise is not None:
         controls = [each for each in tuning.trials if each.spec.role == "twin" and len(each.spec.recipe.choices) < 2]
-        yield Row(NOISE, tuning.base_batch_size, _peak_bytes(controls), speed=tuning.noise, kind="noise")
+        row = Row(NOISE, tuning.base_batch_size, _peak_bytes(controls), kind="noise")
+        if tuning.noise.is_bounded:
+            yield msgspec.structs.replace(row, speed=tuning.noise)
+        else:
+            yield msgspec.structs.replace(row, own_ratio=tuning.noise.ratio)
 
 
 def _together(tuning: Tuning) -> Iterator[Row]:
-    """Kept techniques on top of each other, then the whole recipe if it was raced once more."""
+    """Kept techniques on top of each other, then the whole recipe if it was raced once more, then what of it can be
+    written into the source."""
     for verdict in tuning.verdicts:
         if verdict.kind == "cumulative":
             yield _tried(tuning, verdict, f"+ {verdict.choice}")
     whole = [verdict for verdict in tuning.verdicts if verdict.kind == "total"]
     if whole:
-        yield _tried(tuning, whole[-1], "all that was kept")
+        yield _tried(tuning, whole[-1], "all that was kept" if tuning.recipe.choices else "all together")
     elif tuning.total is not None and len(tuning.recipe.choices) > 1:
         step_ms = step_with(tuning, tuning.total)
         rate = tuning.base_samples_per_s * tuning.total.ratio
         peak_bytes = _peak_bytes([each for each in tuning.trials if each.spec.recipe == tuning.recipe])
         values = (tuning.base_batch_size, peak_bytes, step_ms, rate, tuning.total)
         yield Row("all that was kept", *values, verdict="kept", kind="total")
+    for verdict in tuning.verdicts:
+        if verdict.kind == "writable":
+            yield _tried(tuning, verdict, "what patch writes")
 
 
 def _peak_bytes(trials: Sequence[TrialRecord]) -> int | None:
@@ -153,6 +171,15 @@ def _peak_bytes(trials: Sequence[TrialRecord]) -> int | None:
 
 def _tried(tuning: Tuning, verdict: Verdict, name: str) -> Row:
     is_whole = verdict.kind == "total" and bool(tuning.recipe.choices)
+    if verdict.own_ratio is not None:
+        return Row(
+            name,
+            verdict.batch_size,
+            verdict.peak_bytes,
+            own_ratio=verdict.own_ratio,
+            numerics=numerics_word(verdict.numerics),
+            verdict=WORDS.get(verdict.decision, verdict.decision),
+        )
     speed = tuning.total if is_whole and tuning.total is not None else verdict.speed
     return Row(
         name,
@@ -182,7 +209,9 @@ def ceiling_remark(tuning: Tuning) -> str:
         return ""
     ceiling_gain = tuning.base_step_ms / tuning.ceiling_ms
     raced = [
-        (verdict.recipe, verdict.speed) for verdict in tuning.verdicts if verdict.kind not in ("left_out", "noise")
+        (verdict.recipe, verdict.speed)
+        for verdict in tuning.verdicts
+        if verdict.kind not in ("left_out", "noise") and verdict.own_ratio is None
     ]
     raced += [(tuning.recipe, tuning.total), (tuning.candidate, tuning.candidate_speed)]
     raced += [(tuning.writable, tuning.writable_speed)]
@@ -215,16 +244,26 @@ def from_the_check(tuning: Tuning) -> str:
 def measured(tuning: Tuning | None, finding: Finding) -> str:
     """What the races measured for a finding of the check; "" if none of its techniques was raced."""
     verdicts = [verdict for verdict in tried(tuning) if verdict.technique in finding.techniques] if tuning else []
-    raced = [(verdict.decision == "kept", verdict.speed, verdict.recipe) for verdict in verdicts if verdict.speed]
+    raced = [(verdict.decision == "kept", _own(verdict), verdict) for verdict in verdicts if verdict.speed]
     if not raced:
         return ""
-    _, speed, recipe = max(raced, key=lambda each: (each[0], each[1].ratio))
-    sentence = f"With {recipe} tune measured {times(speed)}"
-    if speed.ratio <= finding.predicted_gain:
+    _, ratio, verdict = max(raced, key=lambda each: each[:2])
+    if verdict.own_ratio is None and verdict.speed is not None:
+        sentence = f"With {verdict.recipe} tune measured {times(verdict.speed)}"
+    else:
+        others = verdict.recipe.without(verdict.technique)
+        sentence = f"With {verdict.choice} tune measured about {as_ratio(ratio)}"
+        sentence += f" on top of {others}" if others.choices else ""
+    if ratio <= finding.predicted_gain:
         return f"{sentence}."
-    if len(recipe.choices) > 1:
+    if len(verdict.recipe.choices) > 1:
         return f"{sentence}: more than predicted for this cause alone, because other techniques gain too."
     return f"{sentence}: more than predicted for this cause alone, in a check at another time."
+
+
+def _own(verdict: Verdict) -> float:
+    """Times as fast as what it was raced on. In older sessions that was the base."""
+    return verdict.own_ratio or _ratio(verdict)
 
 
 def relative(speed: Speed | None) -> str:
@@ -259,13 +298,28 @@ def gain(session: Session) -> str:
     tuning = session.tuning
     if tuning is None:
         return ""
+    if not tuning.recipe.choices and tuning.candidate.choices:
+        return _candidate(session, tuning)
     if not tuning.recipe.choices:
         return BROKEN_OFF if tuning.was_interrupted else NOTHING_KEPT if _started(tuning) else NOTHING_TRIED
     sentence = f"A step is {as_fast(tuning.total)} with {tuning.recipe}." if tuning.total else f"Kept: {tuning.recipe}."
     return f"{_before_and_after(session, tuning)}{sentence}"
 
 
+def _candidate(session: Session, tuning: Tuning) -> str:
+    """The best recipe, though it was not proved, and how the proof continues."""
+    speed = tuning.candidate_speed
+    fast = f"a step is {as_fast(speed)}" if speed is not None else "the fastest seen is"
+    return f"Best so far, not proven: {fast} with {tuning.candidate}. Continue: {_resume(session)}."
+
+
+def _resume(session: Session) -> str:
+    return f"slipstream tune --resume {shlex.join(session.script) or 'this program'}"
+
+
 def as_fast(speed: Speed) -> str:
+    if not speed.is_bounded:
+        return f"about {as_ratio(speed.ratio)} as fast"
     return f"{as_ratio(speed.ratio)} as fast (95%: {as_ratio(speed.low)} to {as_ratio(speed.high)})"
 
 
@@ -293,9 +347,27 @@ def caveats(session: Session) -> Iterator[str]:
         return
     if tuning.noise_note:
         yield tuning.noise_note
+    if tuning.num_discarded:
+        yield other_load(tuning)
     yield from tuning.notes
-    if not tuning.is_complete and not tuning.notes:
-        yield "Not everything was decided. The same command continues from here."
+    if not tuning.is_complete and not tuning.candidate.choices:
+        yield f"Not everything was decided. Continue: {_resume(session)}."
+
+
+def other_load(tuning: Tuning) -> str:
+    """The load of other programs that was seen, and what it cost."""
+    seen = f"Other programs used {plural(round(tuning.foreign_cores, 1), 'core')}"
+    waited = f"; {in_seconds(tuning.waited_s)} were spent waiting for them" if tuning.waited_s else ""
+    return f"{seen} in {tuning.num_discarded} of {plural(tuning.num_rounds, 'round')}, which do not count{waited}."
+
+
+def writable(tuning: Tuning) -> list[tuple[str, str]]:
+    """One entry for what `slipstream patch` can write, if it cannot write all that was kept."""
+    if not tuning.writable.choices or tuning.writable_speed is None:
+        return []
+    speed = tuning.writable_speed
+    fast = times(speed) if speed.is_bounded else f"about {as_ratio(speed.ratio)}"
+    return [(str(tuning.writable), f"can be written, {fast}: slipstream patch writes it")]
 
 
 def raced(session: Session) -> str:
@@ -319,14 +391,21 @@ def not_raced(tuning: Tuning) -> list[tuple[str, str]]:
 
 
 def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
-    """For each kept technique, how much slower the recipe is without it, if that has an interval, as in older sessions.
-    Otherwise the estimate of the selection."""
+    """What proves the recipe, and for each technique of it how much slower the recipe is without it. In older sessions,
+    a technique that was built on before it was decided has no interval in its own row: this figure is its proof."""
+    whole = [verdict for verdict in tuning.verdicts if verdict.kind == "total" and verdict.cause is not None]
+    if whole:
+        yield str(whole[-1].recipe), reason_of(whole[-1])
     for choice in tuning.recipe.choices:
+        left_out = [each for each in tuning.verdicts if each.kind == "left_out" and each.choice == choice]
+        if left_out and left_out[-1].cause is not None:
+            yield str(choice), reason_of(left_out[-1])
+            continue
         if speed := _left_out(tuning, choice):
             yield str(choice), f"worth {times(speed)} inside the recipe"
             continue
         own = [verdict for verdict in tried(tuning) if verdict.choice == choice and verdict.decision == "kept"]
-        if own and own[-1].speed is not None and not own[-1].speed.is_bounded:
+        if own and own[-1].cause is None and own[-1].speed is not None and not own[-1].speed.is_bounded:
             yield str(choice), reason_of(own[-1])
 
 

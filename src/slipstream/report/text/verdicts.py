@@ -80,4 +80,5 @@ def _with_pairs(speed: Speed | None) -> str:
     if speed is None:
         return "no pair of processes was timed"
     pairs = "1 pair" if speed.num_rounds == 1 else f"{speed.num_rounds} pairs"
-    return f"{times(speed)} in {pairs} of fresh processes"
+    fast = times(speed) if speed.is_bounded else f"about {as_ratio(speed.ratio)}"
+    return f"{fast} in {pairs} of fresh processes"
