@@ -71,6 +71,11 @@ class Load(msgspec.Struct):
     foreign_cores: list[float] = []  # of each discarded round
     waited_s: float = 0.0
 
+    @property
+    def has_counted(self) -> bool:
+        """Whether any round counted."""
+        return self.num_rounds > len(self.foreign_cores)
+
 
 class RoundRunner:
     """Runs all rounds of a tuning. It chooses nothing."""

@@ -45,7 +45,7 @@ def tune(
     is_complete = was_interrupted = False
     try:
         _search(state, candidates, proofs)
-        is_complete = True
+        is_complete = state.runner.load.has_counted or not state.runner.load.num_rounds
     except RaceError as error:
         if not (state.base.timings or state.recipe.choices):
             raise

@@ -213,7 +213,7 @@ def tune_function(
     session = _tune_with_progress(typed, order, seconds, quiet)
     save_session(session)
     tuned = Tuned(session, script, None)
-    if tuned.recipe.choices and tuned.tuning.is_complete:
+    if tuned.recipe.choices:
         tuned.recipe_path = Path(recipe)
         tuned.recipe_path.parent.mkdir(parents=True, exist_ok=True)
         write_recipe(tuned.recipe_path, tuned.tuning, session)

@@ -65,7 +65,7 @@ def _of_whole(verdict: Verdict) -> str:
     match verdict.cause:
         case "proved":
             return f"{_with_pairs(speed)} against the unchanged script"
-        case "refuted":
+        case "refuted" | "no_gain":
             return f"no faster in fresh processes: {_with_pairs(speed)}"
         case "measured":
             return f"measured, not proven: {_with_pairs(speed)}"
