@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slipstream.diagnose.gain import rehearsal_of
+from slipstream.numbers import as_ratio, in_ms
 from slipstream.records import Edit, Setting
+from slipstream.records.rehearsal import HOPELESS
 from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.source_edits import why_by_hand
@@ -41,6 +44,13 @@ def applies(observation: Observation) -> Answer:
         return no("the script uses autocast itself")
     if model is not None and "float32" not in model.dtypes:
         return already(f"the model is {' and '.join(model.dtypes)} already")
+    rehearsal = rehearsal_of(observation.session, "bf16")
+    if observation.device == "cpu" and rehearsal is not None and rehearsal.high * HOPELESS < 1:
+        slower = as_ratio(1 / rehearsal.ratio)
+        return no(
+            f"a copy of the model is {slower} slower in bf16 on this CPU "
+            f"({in_ms(rehearsal.then_ms)} instead of {in_ms(rehearsal.now_ms)})"
+        )
     return YES
 
 
