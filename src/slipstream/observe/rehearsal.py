@@ -165,7 +165,8 @@ class ModelRehearsal:
 
         def follow(module: torch.nn.Module, args: Any, output: Any) -> None:
             check()
-            for _, tensor in walk_tensors(output):
+            tensors: list[Any] = [tensor for _, tensor in walk_tensors(output)]
+            for tensor in tensors:
                 if tensor.requires_grad:
                     handles.append(tensor.register_hook(check))
 
