@@ -135,6 +135,25 @@ def test_nothing_that_can_be_written_names_why_and_the_command_to_try(folder: Pa
     assert "slipstream tune --patchable train.py --steps 20" in done.stderr
 
 
+def test_import_writes_the_kept_recipe_with_our_loader(folder: Path) -> None:
+    tuned(folder, THREADS, Recipe((Choice("workers", 2),)), Speed(1.6, 1.5, 1.7, 9))
+    assert (
+        "with slipstream.DataLoader in the source, thread_workers=2 can be written: add --import"
+        in patch("train.py").stderr
+    )
+    done = patch("train.py", "--import", "--write")
+    assert done.exit_code == 0 and "by hand" not in done.stderr, done.stderr
+    text = (folder / "train.py").read_text()
+    assert "import slipstream\nimport torch\n" in text
+    assert "loader = slipstream.DataLoader(Sounds(), batch_size=8, shuffle=True, thread_workers=2)" in text
+    ran = subprocess.run(
+        [sys.executable, "train.py", "--steps", "20"], cwd=folder, capture_output=True, text=True, timeout=100
+    )
+    assert ran.returncode == 0 and "step 20 loss" in ran.stdout, ran.stderr
+    again = patch("train.py", "--import")
+    assert again.stdout == "" and "the source already has every edit" in again.stderr
+
+
 def test_arguments_of_the_script_are_ignored(folder: Path) -> None:
     save_session(session_of(folder))
     alone, with_arguments = patch("train.py"), patch("train.py", "-e", "3", "--steps=20")
