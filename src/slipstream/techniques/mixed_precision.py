@@ -2,7 +2,8 @@
 fp32.
 
 Helps where the device has units for these types: most GPUs since 2017, a few CPUs since 2020. Hurts on CPUs without
-such units, where it is many times slower; this shows within a step or two.
+such units, where it is many times slower. The check before the races tries it on a copy of the model, and where it is
+more than three times slower it is not raced.
 
 Models run under autocast only in training mode with gradients enabled, so evaluation keeps the script's own precision.
 Their results are converted back to fp32, so the script computes its losses and metrics as before. fp16 scales the loss,
