@@ -213,7 +213,9 @@ def test_step_longer_than_the_time_left_is_not_tried_in_bf16(monkeypatch: pytest
 
 
 def test_bf16_is_rehearsed_on_every_cpu() -> None:
-    found, reasons = rehearse((convnet(), (torch.randn(2, 3, 8, 8),), {}), [], 0.0, 2.0)
-    assert not reasons and "bf16" in [one.remedy for one in found]
+    model = convnet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found, reasons = rehearse((model, (torch.randn(2, 3, 8, 8),), {}), [optimizer], 0.0, 2.0)
+    assert not reasons and [one.remedy for one in found][-2:] == ["fused_optimizer", "bf16"]
     found, _ = rehearse((convnet().bfloat16(), (torch.randn(2, 3, 8, 8).bfloat16(),), {}), [], 0.0, 2.0)
     assert "bf16" not in [one.remedy for one in found]

@@ -283,6 +283,7 @@ def rehearse(
     except Exception as fault:  # a model that cannot be copied
         reasons.append(f"the model could not be copied to try remedies on it: {type(fault).__name__}: {fault}")
     tasks += [("fused", partial(fused_optimizer, optimizer)) for optimizer in optimizers if _could_fuse(optimizer)]
+    tasks.sort(key=lambda task: task[0] == "bf16")  # last, because it may take longer than its share of the time
     done: list[Rehearsal] = []
     deadline = time.monotonic() + seconds
     for position, (name, task) in enumerate(tasks):
