@@ -67,6 +67,7 @@ promises: $(READY)
 
 # PEERS: the python of an environment with other loaders (see benchmarks/loaders.py); without it they are left out.
 # PUBLIC: a folder of public training scripts (see benchmarks/numerics_errors.py); without it they are left out.
+# TUNED: a folder of public training scripts with a run.json each (see benchmarks/public_tunings.py).
 # A dash: the page is complete, and the next one follows, even if a threshold is missed. These pages continue with the
 # rows that are missing or of an older search.
 bench: $(READY)
@@ -96,6 +97,7 @@ bench: $(READY)
 	-$(BIN)/python benchmarks/noisy.py
 	-$(BIN)/python benchmarks/demo_runs.py
 	$(BIN)/python benchmarks/numerics_errors.py $(if $(PUBLIC),--public $(PUBLIC))
+	$(if $(TUNED),$(BIN)/python benchmarks/public_tunings.py --public $(TUNED))
 
 # Rewrites the parts of docs/ that come from the code, and builds the site into site/. A warning is an error.
 docs: $(VENV)/.ready-docs

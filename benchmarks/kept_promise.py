@@ -53,8 +53,10 @@ class Processes:
     A process and all its children form a group, which can be stopped and resumed.
     """
 
-    def __init__(self, command: list[str], folder: Path, number: int) -> None:
-        self.command, self.folder = command, folder
+    def __init__(
+        self, command: list[str], folder: Path, number: int, environment: dict[str, str] | None = None
+    ) -> None:
+        self.command, self.folder, self.environment = command, folder, environment
         self.number = self._num_left = number
         self.seconds = 0.0
         self._process: subprocess.Popen[bytes] | None = None
@@ -72,7 +74,13 @@ class Processes:
         if self._process is None:
             nowhere = subprocess.DEVNULL
             self._process = subprocess.Popen(
-                self.command, cwd=self.folder, stdout=nowhere, stderr=nowhere, start_new_session=True
+                self.command,
+                cwd=self.folder,
+                env=self.environment,
+                stdin=nowhere,
+                stdout=nowhere,
+                stderr=nowhere,
+                start_new_session=True,
             )
         else:
             os.killpg(self._process.pid, signal.SIGCONT)

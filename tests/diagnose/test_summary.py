@@ -2,7 +2,8 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Evaluation, Event, Length, Rehearsal, Step
+from slipstream.records import Ending, Evaluation, Event, Length, Rehearsal, Step
+from slipstream.report.text.check import training_time
 from slipstream.testing.made_sessions import FIRST_NS, made_environment, made_loader, made_session
 
 
@@ -37,6 +38,13 @@ def test_a_short_script_uses_its_warm_up_and_has_a_note():
     assert session.summary.num_steps == 8
     assert session.summary.ceilings.compute_ms is None
     assert any("warm-up" in note for note in session.diagnosis_notes)
+
+
+def test_a_missing_ceiling_says_who_ended():
+    session = made_session(is_short=True)
+    assert "The check ended before the step could be timed" in " ".join(diagnose(session).summary.ceilings.notes)
+    finished = msgspec.structs.replace(session, ending=Ending("finished", 0, 30.0))
+    assert "The script ended before the step could be timed" in " ".join(diagnose(finished).summary.ceilings.notes)
 
 
 def test_no_step_no_summary():
@@ -239,6 +247,18 @@ def test_an_evaluation_before_the_first_step_is_not_one_per_step():
     assert f"seen once in {later} steps" in found.evidence and "at the most" in found.evidence
     assert "in place of" not in found.change
     assert found.predicted_gain < 1 + 5000 / (later * session.summary.step_ms) + 0.01
+
+
+def test_the_training_ends_by_its_steps_or_its_epochs_whichever_are_over_first():
+    """3 epochs are 3000 steps of 32 ms."""
+    for length, seconds, words in [
+        (Length(num_epochs=3, num_steps=2000), 64, "2,000 steps"),
+        (Length(num_epochs=3, num_steps=4000), 96, "3 epochs"),
+        (Length(num_epochs=3, num_steps=40), 96, "3 epochs"),  # the trial saw more
+    ]:
+        session = diagnose(made_session(length=length))
+        assert session.summary.seconds_left == pytest.approx(seconds, rel=0.01)
+        assert training_time(session).startswith(words)
 
 
 def test_a_length_that_the_trial_exceeded_is_ignored():

@@ -158,3 +158,17 @@ def test_no_length_is_none() -> None:
     epochs = "many"  # a string in a variable of that name is not a length
     found = find_length(sys._getframe())
     assert (found, epochs) == (None, "many")
+
+
+def test_reading_a_container_calls_no_method_of_its_class() -> None:
+    """As transformers' mappings, which import every model when their values are read."""
+
+    class Lazy(dict[str, object]):
+        def values(self):  # type: ignore[no-untyped-def, override]
+            raise AssertionError("read")
+
+        items = values
+
+    mapping = Lazy(kept=[torch.ones(1)])
+    assert find_leaks(sys._getframe(), 40) == [], mapping
+    LiveTensors(sys._getframe(), 40)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from slipstream.diagnose.rollout import rollouts
 from slipstream.records import Session
 from slipstream.store.sessions import latest, load_session
 from slipstream.testing.zoo import ODD, Case
@@ -146,6 +147,18 @@ def test_reinforcement_has_one_step_an_episode(check: Check, tmp_path: Path) -> 
     assert mostly([step.num_updates for step in steps]) == 1
     assert mostly([step.num_backwards for step in steps]) == 1
     assert max(step.num_forwards for step in steps) > 1
+
+
+def test_rollouts_between_the_updates(check: Check, tmp_path: Path) -> None:
+    """The environment computes; how long it does is the machine's affair, but it is far more than the updates."""
+    checked, session = run_check(check, "odd_rollout", tmp_path, "--steps", "3000", seconds=6)
+    assert mostly([(step.num_updates, step.num_batches) for step in middle(session)]) == (1, 0)
+    seen = rollouts(session)
+    assert seen is not None and seen.share > 0.15
+    assert seen.updates == pytest.approx(8, abs=0.5) and seen.num_calls == pytest.approx(48, abs=1)
+    assert "rollouts, in which nothing is trained" in checked["verdict"]
+    (note,) = [note for note in checked["notes"] if "rollouts" in note]
+    assert "odd_rollout.py:" in note
 
 
 @pytest.mark.parametrize(("name", "reason"), [("odd_raises", "raised"), ("odd_exits", "finished")])

@@ -1,4 +1,4 @@
-"""Ceilings: the step time if one resource were free.
+"""Ceilings: the step time if one resource were free. They are times of a step with the usual number of batches.
 
 The resources are data (measured in blocks that replay kept batches), compute (measured while the loader is drained),
 and perfect sharing of the cores.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from slipstream.diagnose.foreign_load import is_disturbed
 from slipstream.diagnose.selection import (
+    alike,
     batches_per_step,
     blocks_of,
     fetches_of,
@@ -33,7 +34,8 @@ def find_ceilings(session: Session) -> Ceilings:
         )
     compute_ms = _compute_ms(session, loader)
     if compute_ms is None and loader is not None and session.command == "check":
-        notes.append("The script ended before the step could be timed with free data: there is no compute ceiling.")
+        who = "The check" if session.ending.reason == "stopped" else "The script"
+        notes.append(f"{who} ended before the step could be timed with free data: there is no compute ceiling.")
     input_ms = _input_ms(session, loader)
     if input_ms is None and loader is not None and session.command == "check":
         notes.append("The loader was not drained: there is no input ceiling.")
@@ -50,7 +52,7 @@ def kept_steps(session: Session, block: Block, loader: Loader | None) -> list[St
 
     The first steps are left out, because workers still fill their buffers then and use the cores.
     """
-    steps = [step for step in session.steps if step.block == block.index]
+    steps = alike(session, [step for step in session.steps if step.block == block.index])
     steps = [step for step in steps if step.phases.get("input", 0.0) <= FREE * step.step_ms] or steps
     steps = [step for step in steps if not is_disturbed(session, step)] or steps
     filling = max(2, (loader.prefetch_factor or 2) if loader and loader.num_workers else 2)

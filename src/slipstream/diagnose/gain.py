@@ -51,12 +51,13 @@ def rehearsal_of(session: Session, remedy: str) -> Rehearsal | None:
     return next((rehearsal for rehearsal in session.rehearsals if rehearsal.remedy == remedy), None)
 
 
-def rehearsed_gain(summary: Summary, rehearsal: Rehearsal, touched_ms: float) -> float:
+def rehearsed_gain(summary: Summary, rehearsal: Rehearsal, touched_ms: float, times: int = 1) -> float:
     """The gain of the step if the affected part of it became faster by the same factor as the rehearsal's copy.
 
-    Returns 1.0 if the copy did not become clearly faster, or if its time does not match that part of the step.
+    `times` is how often a step does what the copy did: a rehearsal of the model takes one batch. Returns 1.0 if the
+    copy did not become clearly faster, or if its time does not match that part of the step.
     """
-    if rehearsal.low < CLEARLY or rehearsal.now_ms > FAR_OFF * touched_ms:
+    if rehearsal.low < CLEARLY or rehearsal.now_ms > FAR_OFF * touched_ms / times:
         return 1.0
     return gain_without(summary.step_ms, touched_ms, 1 - 1 / rehearsal.ratio)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
-from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
+from slipstream.diagnose.hotspots import FEWEST_SAMPLES, Hotspot, total, watched_stacks
 from slipstream.diagnose.selection import batches_per_step, fetches_of, is_on_cpu, training_loader, watched_kinds
 from slipstream.diagnose.statistics import fmean
-from slipstream.records import Ceilings, Loader, Session, StackCount, Summary
+from slipstream.records import Ceilings, Loader, Session, Site, StackCount, Summary
 
 DRAINED = 1.5  # ratio to the time that the drained loader needs for a batch; a longer wait is not attributed to input
 LEAST_SHARE = 0.05  # share of the step that input must cost before a fix for it is reported
@@ -77,6 +77,22 @@ def _believed_ms(wait_ms: float, ceilings: Ceilings) -> float:
     if ceilings.input_ms is None:
         return wait_ms
     return min(wait_ms, DRAINED * max(ceilings.input_ms, ceilings.input_cpu_ms or 0.0))
+
+
+def data_site(loader: Loader, hot: Hotspot | None = None) -> Site | None:
+    """Where a batch is built: the user's line that was sampled there, or else the dataset's method."""
+    if hot is not None:
+        return hot.site
+    return loader.getitem_site or building_site(loader)
+
+
+def building_site(loader: Loader) -> Site | None:
+    """The line that builds the loader; None if a framework does.
+
+    The loader's site is then the line that configures the framework. It may call `parse_args`, and says nothing about
+    the data.
+    """
+    return loader.site if loader.framework != "transformers" else None
 
 
 def lost_ms(summary: Summary, path: InputPath) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from slipstream.diagnose.causes import catalogue
+from slipstream.diagnose.flags import offered
 from slipstream.diagnose.gain import LEAST_GAIN, largest_gain
 from slipstream.diagnose.memory_growth import find_growth
 from slipstream.records import Finding, Session, Summary
@@ -28,7 +29,8 @@ def find_all(session: Session, summary: Summary) -> tuple[list[Finding], list[st
             # A cause that fails on unusual records must not prevent the others, and the failure must be reported.
             notes.append(f"The cause {cause} could not be checked: {type(error).__name__}: {error}.")
     worth = [finding for finding in found if finding.predicted_gain >= LEAST_GAIN or finding.cause in RISKS]
-    return _without_rivals(sorted(worth, key=lambda finding: _urgency(session, finding))), notes
+    ranked = sorted(worth, key=lambda finding: _urgency(session, finding))
+    return [offered(session, finding) for finding in _without_rivals(ranked)], notes
 
 
 def _bounded(finding: Finding, summary: Summary) -> Finding:

@@ -7,7 +7,9 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 
-from slipstream.diagnose.statistics import fmean
+import msgspec
+
+from slipstream.diagnose.statistics import fmean, median
 from slipstream.records import Block, BlockKind, Event, Fetch, Loader, Model, Optimizer, Session, Site, Step
 
 
@@ -16,17 +18,77 @@ def blocks_of(session: Session, kinds: tuple[BlockKind, ...]) -> list[Block]:
 
 
 def steps_of(session: Session, kinds: tuple[BlockKind, ...]) -> list[Step]:
+    """The steps of these blocks, of equal numbers of batches (see `alike`)."""
+    return alike(session, recorded_steps(session, kinds))
+
+
+def recorded_steps(session: Session, kinds: tuple[BlockKind, ...]) -> list[Step]:
+    """The steps of these blocks as they were."""
     wanted = {block.index for block in session.blocks if block.kind in kinds}
     return [step for step in session.steps if step.block in wanted]
 
 
 def watched_kinds(session: Session) -> tuple[BlockKind, ...]:
     """The kinds of blocks that show the unmodified script. For a script that ended too early for those, the warm-up."""
-    return ("watch",) if steps_of(session, ("watch",)) else ("warmup",)
+    watched = {block.index for block in session.blocks if block.kind == "watch"}
+    return ("watch",) if any(step.block in watched for step in session.steps) else ("warmup",)
 
 
 def watched_steps(session: Session) -> list[Step]:
     return steps_of(session, watched_kinds(session))
+
+
+def trained_batches(step: Step) -> int:
+    """The number of batches whose gradients the step adds up.
+
+    Several backward passes of one batch, or several loaders for one backward pass, do not count twice. Without a loader
+    the number is not known, and a step counts as one batch.
+    """
+    return max(1, min(step.num_batches, step.num_backwards))
+
+
+def usual_batches(session: Session) -> int:
+    """`trained_batches` of most of the watched steps; the larger number if two are equally frequent, because a script
+    that accumulates more and more batches will not return to the smaller one.
+    """
+    counts = Counter(trained_batches(step) for step in recorded_steps(session, watched_kinds(session)))
+    return max(counts, key=lambda number: (counts[number], number), default=1)
+
+
+def alike(session: Session, steps: list[Step]) -> list[Step]:
+    """The steps as if each trained on the usual number of batches.
+
+    The number may grow during a warm-up, and then steps of different blocks do not do the same work. The times are
+    scaled, except the update's, which happens once a step.
+    """
+    usual = usual_batches(session)
+    return [step if (own := trained_batches(step)) == usual else _scaled(step, usual / own) for step in steps]
+
+
+def _scaled(step: Step, factor: float) -> Step:
+    phases = _scaled_phases(step.phases, factor)
+    return msgspec.structs.replace(
+        step,
+        step_ms=sum(phases.values()),
+        phases=phases,
+        device_phases=_scaled_phases(step.device_phases, factor) if step.device_phases else None,
+        samples=round(step.samples * factor),
+        num_batches=round(step.num_batches * factor),
+        num_forwards=round(step.num_forwards * factor),
+        num_backwards=round(step.num_backwards * factor),
+        saving_ms=step.saving_ms * factor,
+        sync_ms=step.sync_ms * factor,
+    )
+
+
+def _scaled_phases(phases: dict[str, float], factor: float) -> dict[str, float]:
+    return {phase: ms if phase == "optimizer" else ms * factor for phase, ms in phases.items()}
+
+
+def dissected_share(session: Session) -> float:
+    """The batches of a usual step per batch of the dissected one."""
+    batches = [trained_batches(step) for step in recorded_steps(session, ("dissect",))]
+    return usual_batches(session) / median(batches) if batches else 1.0
 
 
 def training_loader(session: Session) -> Loader | None:
@@ -77,6 +139,11 @@ def epoch_steps(session: Session) -> float | None:
     if loader is None or not loader.num_batches or batches <= 0:
         return None
     return loader.num_batches / batches
+
+
+def has_trained(session: Session) -> bool:
+    """Whether a backward pass or an update was seen. If not, the steps are calls of a model."""
+    return any(step.num_backwards or step.num_updates for step in session.steps)
 
 
 def is_several_epochs(session: Session) -> bool:

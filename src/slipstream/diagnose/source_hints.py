@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
-from slipstream.records import Loader, Session, Site
+from slipstream.records import Loader, Session, Site, Statement
 
 
 def taking(work: str, share: float) -> str:
@@ -29,6 +29,38 @@ def place(site: Site | None) -> str:
     return f"{PurePath(site.file).name}:{site.line}" if site else ""
 
 
+def statement_on(session: Session, site: Site | None) -> Statement | None:
+    """What the source says about a line; None if it could not be read."""
+    if site is None:
+        return None
+    return next((one for one in session.statements if (one.file, one.line) == (site.file, site.line)), None)
+
+
+def more_rarely(
+    session: Session, site: Site | None, iterations: int, sketch: str, *, does_nothing_else: bool = True
+) -> str:
+    """The line under a condition, if the script can do without it in some iterations; otherwise a suggestion.
+
+    `sketch` stands for the line if it is not known. `does_nothing_else` says that the called function is known to do
+    only what is to happen more rarely.
+    """
+    text, statement = site.text if site and site.text else sketch, statement_on(session, site)
+    is_safe = statement is not None and statement.is_skippable and does_nothing_else
+    if is_safe and statement is not None and statement.counter and not statement.guard:
+        return f"if {statement.counter} % {iterations} == 0: {text}"
+    if statement is not None and statement.guard:
+        return f"by hand, in place of `if {statement.guard}`: {text}"
+    return f"by hand: {text}"
+
+
+def warning_of(session: Session, site: Site | None) -> str:
+    """A sentence about what else must move under the condition; "" if nothing is known."""
+    statement = statement_on(session, site)
+    if statement is None or not statement.needed:
+        return ""
+    return f"The rest of the script uses {' and '.join(statement.needed)}: move or keep what needs it."
+
+
 def with_argument(site: Site | None, call: str, name: str, value: str) -> str:
     """The user's own line with the argument inserted; a sketch of the call if the line does not contain all of it."""
     text = site.text if site else ""
@@ -44,23 +76,38 @@ def with_argument(site: Site | None, call: str, name: str, value: str) -> str:
     return text[: opened.end()] + (f"{inside}, " if inside else "") + f"{name}={value}" + text[closing:]
 
 
-def with_loader_argument(loader: Loader, name: str, value: str) -> str:
+def with_loader_argument(session: Session, loader: Loader, name: str, value: str) -> str:
     """The same, with the framework's own name for the setting if a framework builds the loader."""
     if loader.framework == "transformers":
-        return f"TrainingArguments(..., dataloader_{name}={value})"
-    call = "DataLoader" if not loader.site or "DataLoader(" in loader.site.text else loader.class_name
+        return unless_replaced(session, f"TrainingArguments(..., dataloader_{name}={value})", "get_train_dataloader")
+    text = loader.site.text if loader.site else "DataLoader("
+    if "super().__init__(" in text:  # a class of the user's, whose own arguments may be others
+        return with_argument(loader.site, "__init__", name, value)
+    call = "DataLoader" if re.search(r"\bDataLoader\(", text) else loader.class_name
     return with_argument(loader.site, call, name, value)
 
 
-def trainers_own(session: Session, site: Site | None, lightning: str, transformers: str) -> str:
+def trainers_own(session: Session, site: Site | None, lightning: str, transformers: str, *methods: str) -> str:
     """The trainer's own argument, if a trainer does this by itself; "" if the loop is the user's.
 
-    With a trainer the observed line starts the whole training, so it cannot be edited to make the change.
+    With a trainer the observed line starts the whole training, so it cannot be edited to make the change. `methods` are
+    those of the Hugging Face Trainer that read the argument.
     """
     text, libraries = site.text if site is not None else "", session.environment.libraries
     if ".fit(" in text and {"lightning", "pytorch_lightning"} & set(libraries):
         return lightning
-    return transformers if ".train(" in text and "transformers" in libraries else ""
+    if ".train(" in text and "transformers" in libraries:
+        return unless_replaced(session, transformers, *methods)
+    return ""
+
+
+def unless_replaced(session: Session, change: str, *methods: str) -> str:
+    """The change; a suggestion if a subclass replaces a method that reads the argument, and so may ignore it."""
+    trainer = session.trainer
+    replaced = [name for name in methods if trainer is not None and name in trainer.own_methods]
+    if trainer is None or not replaced:
+        return change
+    return f"by hand: {trainer.class_name}.{replaced[0]} decides this; if it follows the Trainer's own, {change}"
 
 
 def _end_of_value(text: str, start: int) -> int:

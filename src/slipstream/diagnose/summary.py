@@ -9,7 +9,17 @@ import msgspec
 
 from slipstream.diagnose.ceilings import find_ceilings
 from slipstream.diagnose.notes import environment_note, mode_note
-from slipstream.diagnose.selection import is_on_cpu, num_workers, watched_kinds, watched_steps
+from slipstream.diagnose.rollout import rollout_note
+from slipstream.diagnose.selection import (
+    has_trained,
+    is_on_cpu,
+    num_workers,
+    recorded_steps,
+    trained_batches,
+    usual_batches,
+    watched_kinds,
+    watched_steps,
+)
 from slipstream.diagnose.training_time import seconds_of_training
 from slipstream.diagnose.typical_step import UNEVEN, TypicalStep, typical_step
 from slipstream.diagnose.undisturbed import (
@@ -36,7 +46,7 @@ def find_bound(step_ms: float, phases: dict[str, float], ceilings: Ceilings, num
         return "other"
     if num_workers > 0 and _cores_bind(step_ms, ceilings):
         return "cores"
-    if wait_ms > busy_ms + other_ms:
+    if wait_ms > max(busy_ms, other_ms):
         return "input"
     # With workers, any wait shows that input is the slower side, however short the wait is.
     slower = (
@@ -87,7 +97,7 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
         device_phases=typical.device_phases,
         bound=find_bound(typical.step_ms, typical.phases, measured, num_workers(session)),
         ceilings=ceilings,
-        is_inference=not any(step.num_backwards or step.num_updates for step in session.steps),
+        is_inference=not has_trained(session),
         evaluation_share=validation.share(typical.mean_ms) if validation else None,
         evaluation_note=validation.note if validation else "",
         seconds_left=seconds_left,
@@ -147,12 +157,31 @@ def _at_most(ceilings: Ceilings, step_ms: float) -> Ceilings:
     return msgspec.structs.replace(ceilings, input_ms=input_ms, shared_ms=shared_ms)
 
 
+SELDOM = 0.1  # share of the steps; the last step of each epoch may train on fewer batches
+
+
+def _growth_note(session: Session) -> str:
+    """A sentence if the steps differ in their number of batches."""
+    usual = usual_batches(session)
+    numbers = [trained_batches(step) for step in recorded_steps(session, watched_kinds(session))]
+    if sum(number != usual for number in numbers) <= SELDOM * len(numbers):
+        return ""
+    return (
+        f"The steps train on {min(numbers)} to {max(numbers)} batches each: all times are those of a step with "
+        f"{plural(usual, 'batch', 'es')}."
+    )
+
+
 def _notes(session: Session, typical: TypicalStep) -> list[str]:
     notes: list[str] = []
+    if rollout := rollout_note(session):
+        notes.append(rollout)
     if environment := environment_note(session, typical.step_ms, typical.phases):
         notes.append(environment)
     if mode := mode_note(session):
         notes.append(mode)
+    if growth := _growth_note(session):
+        notes.append(growth)
     is_uneven = typical.mean_ms > UNEVEN * typical.step_ms and typical.num_steps >= FEWEST_STEPS
     if is_uneven and undisturbed(session):  # other programs make steps uneven too
         notes.append(

@@ -8,7 +8,7 @@ from slipstream.diagnose.selection import epoch_steps, num_workers
 from slipstream.diagnose.statistics import median
 from slipstream.diagnose.typical_step import TypicalStep
 from slipstream.diagnose.validation import ValidationCost
-from slipstream.records import Ceilings, Session, Step
+from slipstream.records import Ceilings, Length, Session, Step
 
 
 def epoch_start_ms(session: Session, step_ms: float) -> float:
@@ -56,18 +56,27 @@ def seconds_of_training(
 
 
 def training_length(session: Session) -> tuple[float | None, float]:
-    """Steps and epochs of the whole training, as far as the script says.
-
-    A number that the trial exceeded has another meaning, such as the steps of a rollout or of one epoch, and is
-    ignored.
-    """
-    length, epoch = session.length, epoch_steps(session)
+    """Steps and epochs of the whole training, as far as the script says."""
+    length, epoch = binding_length(session), epoch_steps(session)
     if length is None:
         return None, 0.0
-    if length.num_steps is not None and length.num_steps < max((step.index for step in session.steps), default=-1) + 1:
-        length = msgspec.structs.replace(length, num_steps=None)
     if length.num_steps is not None:
         return float(length.num_steps), length.num_steps / epoch if epoch else 0.0
     if length.num_epochs is not None and epoch is not None:
         return length.num_epochs * epoch, float(length.num_epochs)
     return None, 0.0
+
+
+def binding_length(session: Session) -> Length | None:
+    """The length by which the training ends: the epochs or the steps, whichever are over first.
+
+    A number of steps that the trial exceeded has another meaning, such as the steps of a rollout or of one epoch, and
+    is ignored.
+    """
+    length, epoch = session.length, epoch_steps(session)
+    if length is None or length.num_steps is None:
+        return length
+    is_exceeded = length.num_steps < max((step.index for step in session.steps), default=-1) + 1
+    is_later = length.num_epochs is not None and epoch is not None and length.num_epochs * epoch <= length.num_steps
+    dropped = "num_steps" if is_exceeded or is_later else "num_epochs"
+    return msgspec.structs.replace(length, **{dropped: None})

@@ -68,14 +68,19 @@ def sampled_step(session: Session, step_ms: float, phases: Mapping[str, float]) 
     """The step that stack samples describe, given the usual one.
 
     Samples are spread over all of the time. If a few long steps take a large part of it (a reinforcement learner that
-    plays between its updates), samples describe the average step.
+    plays between its updates), samples describe the average step. The same holds for its other phase alone: the line
+    that draws a figure in every hundredth step is not what the usual step does there.
     """
     steps = counted_steps(session)
     chosen = [step for step in steps if not step.is_first_of_epoch] or steps
-    if len(chosen) < FEWEST_STEPS or fmean([step.step_ms for step in chosen]) <= UNEVEN * step_ms:
-        return SampledStep(step_ms, phases.get("other", 0.0))
+    usual_ms = phases.get("other", 0.0)
+    if len(chosen) < FEWEST_STEPS:
+        return SampledStep(step_ms, usual_ms)
+    mean_ms = fmean([step.step_ms for step in chosen])
     other_ms = fmean([step.phases.get("other", 0.0) for step in chosen])
-    return SampledStep(fmean([step.step_ms for step in chosen]), other_ms, is_average=True)
+    if mean_ms <= UNEVEN * step_ms and other_ms <= UNEVEN * usual_ms:
+        return SampledStep(step_ms, usual_ms)
+    return SampledStep(mean_ms, other_ms, is_average=True)
 
 
 def _scaled(phases: Sequence[dict[str, float]], total_ms: float) -> dict[str, float]:

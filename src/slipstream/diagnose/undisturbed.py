@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Final
 
 from slipstream.diagnose.foreign_load import foreign_cores, is_disturbed
-from slipstream.diagnose.selection import blocks_of, num_workers, training_loader, watched_kinds
+from slipstream.diagnose.selection import alike, blocks_of, num_workers, training_loader, watched_kinds
 from slipstream.records import Block, IndexEntry, Session, Step, Summary
 
 # Phases are averaged over the middle half of the steps. With eight, that leaves out the two shortest and the two
@@ -61,7 +61,7 @@ def settled_steps(session: Session) -> list[Step]:
     buffered = loader.num_workers * (loader.prefetch_factor or 2) if loader else 0
     settled: list[Step] = []
     for block in blocks_of(session, watched_kinds(session)):
-        steps = [step for step in session.steps if step.block == block.index]
+        steps = alike(session, [step for step in session.steps if step.block == block.index])
         follows_rest = _previous(session, block) in kept
         settled += steps[buffered:] if follows_rest and len(steps) >= 2 * buffered else steps
     return settled

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from slipstream.observe.source_statements import read_statement
 from slipstream.observe.stacks.source_loops import refine
 from slipstream.observe.steps import find_steps
 from slipstream.records import (
@@ -21,6 +22,7 @@ from slipstream.records import (
     Evaluation,
     Event,
     Fetch,
+    Flag,
     Footprint,
     Leak,
     Length,
@@ -39,6 +41,7 @@ from slipstream.records import (
     Told,
     TorchFacts,
     TorchProfile,
+    Trainer,
     WorkerMemory,
 )
 from slipstream.seams.user_code import make_site
@@ -71,6 +74,9 @@ class ObservedProcess:
         self.profile: TorchProfile | None = None
         self.torch: TorchFacts | None = None
         self.length: Length | None = None
+        self.makes_optimizer = False
+        self.flags: list[Flag] = []
+        self.trainer: Trainer | None = None
         self.ending: Ending | None = None
 
     def add(self, message: Message) -> None:
@@ -113,6 +119,9 @@ class ObservedProcess:
         self.profile = told.profile or self.profile
         self.torch = told.torch or self.torch
         self.length = told.length or self.length
+        self.trainer = told.trainer or self.trainer
+        self.flags += told.flags
+        self.makes_optimizer |= told.makes_optimizer
         self.leaks += told.leaks
         self.rehearsals += told.rehearsals
         self.footprints += [told.footprint] if told.footprint is not None else []
@@ -136,6 +145,7 @@ def assemble(
     workers = [p for p in processes.values() if p.role == "worker"]
     steps, evaluations = find_steps(trainer.events, trainer.blocks)
     loaders = _listed(trainer.loaders)
+    sites = [*(trainer.sites[ident] for ident in sorted(trainer.sites)), *_hot_lines(trainer)]
     return Session(
         command=command,
         script=script,
@@ -146,7 +156,11 @@ def assemble(
         loaders=loaders,
         models=_listed(trainer.models),
         optimizers=_listed(trainer.optimizers),
-        sites=[*(trainer.sites[ident] for ident in sorted(trainer.sites)), *_hot_lines(trainer)],
+        makes_optimizer=trainer.makes_optimizer,
+        trainer=trainer.trainer,
+        flags=trainer.flags,
+        sites=sites,
+        statements=[one for site in dict.fromkeys(sites) if (one := read_statement(site)) is not None],
         events=sorted(trainer.events, key=lambda event: event.start_ns),
         blocks=trainer.blocks,
         steps=steps,

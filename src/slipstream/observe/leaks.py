@@ -126,6 +126,9 @@ class LiveTensors:
         return passed >= _MIN_KEPT and count - self._counts.get(name, 0) >= _LEAST_PACE * passed
 
 
+_CONTAINERS: tuple[Any, ...] = (dict, list, deque, set, tuple)
+
+
 def _kept_in(value: Any) -> list[Any]:
     """Returns the tensors in a container without a size limit, and in the containers inside it. Examples: a record for
     every step (history.append({"loss": loss})), a list for every name (history["loss"].append(loss))."""
@@ -136,7 +139,8 @@ def _kept_in(value: Any) -> list[Any]:
 
 def _fullest_key(value: Any) -> str:
     """Returns the key of a dictionary of lists whose list holds the most tensors, and "" for any other value."""
-    counts = {key: len(_kept_in(part)) for key, part in value.items()} if isinstance(value, dict) else {}
+    parts = dict.items(value) if isinstance(value, dict) else ()
+    counts = {key: len(_kept_in(part)) for key, part in parts}
     fullest = max(counts, key=lambda key: counts[key], default="")
     return fullest if isinstance(fullest, str) and counts.get(fullest) else ""
 
@@ -144,9 +148,11 @@ def _fullest_key(value: Any) -> str:
 def _items(value: Any, depth: int) -> Iterator[Any]:
     if isinstance(value, deque) and value.maxlen is not None:
         return
-    if not isinstance(value, (dict, list, deque, set, tuple)):
+    base = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
+    if base is None:
         return
-    for item in value.values() if isinstance(value, dict) else value:
+    # A subclass's own methods may do anything: transformers' mappings import every model when they are read.
+    for item in dict.values(value) if base is dict else base.__iter__(value):
         yield item
         if depth > 1:
             yield from _items(item, depth - 1)

@@ -290,7 +290,7 @@ def rehearse(
         try:
             rehearsal = task((deadline - time.monotonic()) / (len(tasks) - position))
         except Exception as fault:
-            reasons.append(f"the rehearsal of {name} failed: {type(fault).__name__}: {fault}")
+            reasons.append(f"{name} could not be tried on a copy of the model: {type(fault).__name__}: {fault}")
             continue
         if rehearsal is not None:
             done.append(rehearsal)

@@ -3,12 +3,13 @@ steps of a session are found afterwards from all events (steps.py)."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from typing import Literal
 
 Leader = Literal["rarest", "first"]
 
 _INFERENCE = 16  # after this many calls of a module without a backward pass, the script is taken not to train
+_RECENT = 8  # steps; a validation in one of them does not change their median
 _FINISHED = 200  # updates of other optimizers in a row after which the leader counts as finished
 
 
@@ -24,6 +25,8 @@ class StepCounter:
         self.closers = kinds  # kinds that may still end a step
         self.learnt_from: Counter[int] = Counter()  # loader to the number of its batches with a backward pass
         self._leader_rule = leader
+        self._asked: deque[int] = deque(maxlen=_RECENT)  # by step: the number of requested batches
+        self._num_asked = 0
         self._updates: Counter[int] = Counter()
         self._num_of_others = 0  # updates by other optimizers since the last one of the leader
         self._last_loader = -1
@@ -37,6 +40,7 @@ class StepCounter:
             if ident != self._last_loader and self.num_steps:
                 self._pending_samples = 0  # of another loader that no training followed, as in a validation
             self._last_loader = ident
+            self._num_asked += 1
             self._pending_samples += samples
         elif kind == "backward" or (kind == "forward" and not self._has_backward):
             self._note_learning(kind)
@@ -52,6 +56,8 @@ class StepCounter:
         if is_closed:
             self._settle()
             self.num_steps += 1
+            self._asked.append(self._num_asked)
+            self._num_asked = 0
         return is_closed
 
     def forget(self, optimizer: int) -> None:
@@ -61,6 +67,11 @@ class StepCounter:
     def is_trained(self, loader: int) -> bool:
         """Whether a fair share of the training's batches comes from this loader."""
         return self.learnt_from[loader] * 10 >= max(self.learnt_from.values(), default=1)
+
+    def batches_per_step(self) -> int:
+        """The number of batches that a recent step requested, at least 1."""
+        recent = sorted(self._asked)
+        return max(1, recent[len(recent) // 2]) if recent else 1
 
     def _note_learning(self, kind: str) -> None:
         if kind == "forward":

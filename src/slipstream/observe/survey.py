@@ -13,7 +13,7 @@ import msgspec
 from slipstream.observe.leaks import LiveTensors, MemoryGauge, find_leaks
 from slipstream.observe.recorder import Recorder
 from slipstream.observe.token_batches import Tokens
-from slipstream.observe.training_length import find_length
+from slipstream.observe.training_length import find_length, find_trainer
 from slipstream.records import Anatomy, Site, Told
 from slipstream.seams.module import ModuleSeam
 from slipstream.seams.patching import Patches
@@ -112,6 +112,8 @@ class Survey:
         if self._why_no_anatomy and not self._has_anatomy:
             self._recorder.note(f"no anatomy: {self._why_no_anatomy}")
         self._spare("the length of the training", self._tell_length)
+        if self._optimizers.was_made:
+            self._recorder.queue.write(Told(makes_optimizer=True))
         self.tell_leaks()
 
     def tell_leaks(self) -> None:
@@ -186,8 +188,9 @@ class Survey:
 
     def _tell_length(self) -> None:
         length = find_length(sys._getframe())
-        if length is not None:
-            self._recorder.queue.write(Told(length=length))
+        trainer = find_trainer(sys._getframe())
+        if length is not None or trainer is not None:
+            self._recorder.queue.write(Told(length=length, trainer=trainer))
 
     def _start_excerpt(self) -> bool:
         from slipstream.observe.anatomy.profile_excerpt import ProfileExcerpt

@@ -12,11 +12,13 @@ import linecache
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from types import FrameType, SimpleNamespace
 from typing import Any
 
-from slipstream.records import Length, Site
+from slipstream.observe.leaks import is_user_class
+from slipstream.observe.loop_limits import find_limit
+from slipstream.observe.user_loops import MAX_DEPTH, Loop, loops_around
+from slipstream.records import Length, Site, Trainer
 from slipstream.seams.user_code import is_user_code
 
 _EPOCHS = ("epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs", "nepochs", "total_epochs", "nb_epochs")
@@ -32,30 +34,48 @@ _STEPS = (
 )
 _DECIDES = "TrainingArguments("  # takes precedence over the script's other variables
 _TRAINERS = (_DECIDES, "Trainer(")
-_MAX_DEPTH = 60
+_LIBRARIES = {"transformers": "transformers", "lightning": "lightning", "pytorch_lightning": "lightning"}
 
 
 def find_length(frame: FrameType | None = None) -> Length | None:
-    """Returns the epochs or steps, from the innermost variable that has such a name."""
+    """Returns the epochs or steps, from the innermost variable that has such a name. The number of steps at which the
+    script's own loop breaks off takes precedence over a variable's name."""
     epochs = steps = None
-    source = ""
+    source = steps_name = ""
     for label, name, value in _variables(frame):
         if epochs is None and name.lower() in _EPOCHS and _is_count(value):
             epochs, source = int(value), source or label
         elif steps is None and name.lower() in _STEPS and _is_count(value):
-            steps, source = int(value), source or label
+            steps, steps_name, source = int(value), name, source or label
         if (epochs or steps) and label.startswith(_DECIDES):
             break
+    if steps is not None and _is_per_epoch(frame, steps_name):
+        steps = steps * epochs if epochs else None
+    limit = None if source.startswith(_TRAINERS) else find_limit(frame)
+    if limit is not None:
+        steps = limit.num_steps * (epochs or 1) if limit.is_per_epoch else limit.num_steps
+        source = limit.source
     if not (epochs or steps):
         return None
     around = find_turns(frame, bool(epochs), _trainer_of(frame) if source.startswith(_TRAINERS) else None)
     return Length(num_epochs=epochs, num_steps=steps, source=source, around=around)
 
 
+def _is_per_epoch(frame: FrameType | None, name: str) -> bool:
+    """Whether this number of steps is that of a `for` loop inside a loop over epochs."""
+    is_inside = False
+    for running in loops_around(frame):
+        if is_inside and _COUNTS[True].search(_head(running.loop)):
+            return True
+        if isinstance(running.loop, ast.For) and re.search(rf"\b{name}\b", ast.unparse(running.loop.iter)):
+            is_inside = True
+    return False
+
+
 def _trainer_of(frame: FrameType | None) -> Any:
     """Returns the outermost trainer, because the inner ones are its own."""
     found = None
-    for _ in range(_MAX_DEPTH):
+    for _ in range(MAX_DEPTH):
         if frame is None:
             break
         owner = None if is_user_code(frame.f_code.co_filename) else frame.f_locals.get("self")
@@ -64,13 +84,25 @@ def _trainer_of(frame: FrameType | None) -> Any:
     return found
 
 
+def find_trainer(frame: FrameType | None) -> Trainer | None:
+    """Returns the framework's object that runs the loop, and what the script's subclass of it replaces."""
+    owner = _trainer_of(frame)
+    if owner is None:
+        return None
+    kinds = type(owner).__mro__
+    first = next(at for at, kind in enumerate(kinds) if kind.__module__.split(".")[0] in _LIBRARIES)
+    library = _LIBRARIES[kinds[first].__module__.split(".")[0]]
+    own = {name for kind in kinds[:first] for name in vars(kind) if hasattr(kinds[first], name) and name[:2] != "__"}
+    return Trainer(library, type(owner).__name__, sorted(own))
+
+
 def _is_count(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e9 and value == int(value)
 
 
 def _variables(frame: FrameType | None) -> Iterator[tuple[str, str, Any]]:
     main = sys.modules.get("__main__")
-    for _ in range(_MAX_DEPTH):
+    for _ in range(MAX_DEPTH):
         if frame is None:
             break
         if is_user_code(frame.f_code.co_filename):
@@ -88,6 +120,9 @@ def _named(variables: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         if isinstance(value, (argparse.Namespace, SimpleNamespace)) or hasattr(value, "__dataclass_fields__"):
             for key, inner in vars(value).items():
                 yield f"{name}.{key}", key, inner
+        elif is_user_class(type(value)):  # its number of steps may be anything, a number of epochs is the training's
+            settings = getattr(value, "__dict__", {}).items()
+            yield from ((f"{name}.{key}", key, inner) for key, inner in settings if key in _EPOCHS)
         elif type(value) is dict and len(value) < 200:
             for key, inner in value.items():
                 if isinstance(key, str):
@@ -96,14 +131,14 @@ def _named(variables: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 def _trainer(owner: Any) -> Iterator[tuple[str, str, Any]]:
     """Yields the lengths that the trainers of Lightning and Hugging Face store."""
-    kind = type(owner)
-    package = kind.__module__.split(".")[0]
-    if package == "transformers" and hasattr(owner, "args"):
+    # A subclass is often the user's own, or another library's
+    packages = {kind.__module__.split(".")[0]: kind.__name__ for kind in reversed(type(owner).__mro__)}
+    if "transformers" in packages and hasattr(owner, "args"):
         # Steps take precedence over epochs, which default to 3
         has_steps = (getattr(owner.args, "max_steps", None) or 0) > 0
         key = "max_steps" if has_steps else "num_train_epochs"
         yield f"TrainingArguments({key}=…)", key, getattr(owner.args, key, None)
-    elif package in ("lightning", "pytorch_lightning") and kind.__name__ == "Trainer":
+    elif "Trainer" in (packages.get("lightning"), packages.get("pytorch_lightning")):
         for key in ("max_steps", "max_epochs"):
             yield f"Trainer({key}=…)", key, getattr(owner, key, None)
 
@@ -112,84 +147,31 @@ _COUNTS = {True: re.compile(r"epoch", re.IGNORECASE), False: re.compile(r"step|i
 # A loop inside the epoch loop counts only if its variable's name shows that it trains something else each time. Other
 # inner loops go through parts of one epoch.
 _APART = re.compile(r"fold|split|seed|trial|client|member", re.IGNORECASE)
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_Loop = ast.For | ast.AsyncFor | ast.While
 
 
 def find_turns(frame: FrameType | None, has_epochs: bool, trainer: Any = None) -> Site | None:
     """Returns the loop directly around the one that counts epochs (or steps), or around the call of the trainer, if a
     trainer counts them."""
-    loops = list(_loops_around(frame, trainer))
+    loops = list(loops_around(frame, lambda one: trainer is None or one.f_locals.get("self") is trainer))
     if trainer is None:
-        counting = [at for at, (_, loop) in enumerate(loops) if _COUNTS[has_epochs].search(_head(loop))]
+        counting = [at for at, (_, loop, _) in enumerate(loops) if _COUNTS[has_epochs].search(_head(loop))]
         if not counting:
             return None
         inside, loops = loops[: counting[-1]], loops[counting[-1] + 1 :]
         loops = loops or [one for one in inside if _is_apart(one[1])]
     if not loops:
         return None
-    file, loop = loops[0]
+    file, loop, _ = loops[0]
     return Site(file, loop.lineno, linecache.getline(file, loop.lineno).strip())
 
 
-def _loops_around(frame: FrameType | None, trainer: Any) -> Iterator[tuple[str, _Loop]]:
-    """Yields the user's loops, innermost first. If there is a trainer, starts at the trainer's frames."""
-    is_outside = trainer is None
-    for _ in range(_MAX_DEPTH):
-        if frame is None:
-            return
-        file = frame.f_code.co_filename
-        if not is_user_code(file):
-            is_outside = is_outside or frame.f_locals.get("self") is trainer
-        elif is_outside:
-            found = [] if (tree := _tree(file)) is None else _enclosing(tree, frame.f_lineno or 0)
-            yield from ((file, loop) for loop in reversed(found))
-        frame = frame.f_back
-
-
-@lru_cache(maxsize=64)
-def _tree(file: str) -> ast.Module | None:
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return None
-
-
-def _enclosing(tree: ast.Module, line: int) -> list[_Loop]:
-    """Returns the loops that contain the line, outermost first, within the function around it."""
-    loops: list[_Loop] = []
-    body: list[ast.stmt] = tree.body
-    while body:
-        at = next((one for one in body if one.lineno <= line <= (one.end_lineno or one.lineno)), None)
-        if at is None:
-            break
-        if isinstance(at, _SCOPES):
-            loops = []
-        elif isinstance(at, _LOOPS) and not any(_holds(one, line) for one in at.orelse):
-            loops.append(at)
-        body = [inner for one in ast.iter_child_nodes(at) for inner in _statements(one)]
-    return loops
-
-
-def _statements(node: ast.AST) -> list[ast.stmt]:
-    """Returns the node itself if it is a statement, or the statements inside an except clause or a case."""
-    if isinstance(node, (ast.ExceptHandler, ast.match_case)):
-        return node.body
-    return [node] if isinstance(node, ast.stmt) else []
-
-
-def _holds(node: ast.stmt, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
-
-
-def _is_apart(loop: _Loop) -> bool:
+def _is_apart(loop: Loop) -> bool:
     """Whether the loop variable names folds, seeds and the like. Only the variable counts, because a loop over the
     batches of a fold mentions the fold too."""
     return not isinstance(loop, ast.While) and bool(_APART.search(ast.unparse(loop.target)))
 
 
-def _head(loop: _Loop) -> str:
+def _head(loop: Loop) -> str:
     if isinstance(loop, ast.While):
         return ast.unparse(loop.test)
     return f"{ast.unparse(loop.target)} {ast.unparse(loop.iter)}"

@@ -6,10 +6,11 @@ from slipstream.records.environment import Environment, Gpu, GpuReading, IdleGpu
 from slipstream.records.event import PHASES, Event, EventKind, Phase
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.fitting import FitAttempt, Fitting, TrialOutcome
+from slipstream.records.flag import Flag
 from slipstream.records.footprint import KINDS, Footprint, Growth, LineBytes, ModuleBytes, Moment, Remains
 from slipstream.records.history import IndexEntry, SessionGlance
 from slipstream.records.message import BlockEnded, Ended, Message, Met, ProcessStarted, Progress, Seen, Told
-from slipstream.records.objects import LargeContainer, Loader, Model, Optimizer, TensorFacts
+from slipstream.records.objects import LargeContainer, Loader, Model, Optimizer, TensorFacts, Trainer
 from slipstream.records.race import (
     RANDOM_DRAWS,
     ROUNDOFF,
@@ -42,6 +43,7 @@ from slipstream.records.session import SCHEMA, Ending, Leak, Length, Memory, Ses
 from slipstream.records.site import Site
 from slipstream.records.speedtest import Judgement, Reading, SpeedTest
 from slipstream.records.stack import StackCount, Stage
+from slipstream.records.statement import Statement
 from slipstream.records.step import Block, BlockKind, Evaluation, Fetch, Step
 
 __all__ = [
@@ -79,6 +81,7 @@ __all__ = [
     "Fingerprint",
     "FitAttempt",
     "Fitting",
+    "Flag",
     "Footprint",
     "Gpu",
     "GpuReading",
@@ -130,6 +133,7 @@ __all__ = [
     "SpeedTest",
     "StackCount",
     "Stage",
+    "Statement",
     "Step",
     "Summary",
     "TechniqueNote",
@@ -139,6 +143,7 @@ __all__ = [
     "Told",
     "TorchFacts",
     "TorchProfile",
+    "Trainer",
     "TrialOutcome",
     "TrialRecord",
     "TrialSpec",

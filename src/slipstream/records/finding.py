@@ -35,6 +35,7 @@ class Finding(msgspec.Struct, frozen=True):
     change: str  # the line that the user should write
     site: Site | None = None
     techniques: list[str] = []
+    settings: dict[str, str] = {}  # what the change sets: {"num_workers": "2"}
     advice: str = ""  # a further sentence, where the change needs one
 
     @property

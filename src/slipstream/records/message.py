@@ -8,8 +8,9 @@ import msgspec
 from slipstream.records.anatomy import Anatomy, TorchProfile
 from slipstream.records.environment import TorchFacts
 from slipstream.records.event import Event
+from slipstream.records.flag import Flag
 from slipstream.records.footprint import Footprint
-from slipstream.records.objects import Loader, Model, Optimizer
+from slipstream.records.objects import Loader, Model, Optimizer, Trainer
 from slipstream.records.rehearsal import Rehearsal
 from slipstream.records.session import Ending, Leak, Length, Memory
 from slipstream.records.site import Site
@@ -60,6 +61,9 @@ class Told(msgspec.Struct, frozen=True, tag=True):
     profile: TorchProfile | None = None
     libraries: dict[str, str] = {}
     written: list[str] = []
+    makes_optimizer: bool = False
+    trainer: Trainer | None = None
+    flags: list[Flag] = []
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):

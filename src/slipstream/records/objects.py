@@ -8,6 +8,14 @@ import msgspec
 from slipstream.records.site import Site
 
 
+class Trainer(msgspec.Struct, frozen=True):
+    """The object of a framework that runs the training loop."""
+
+    library: str  # "transformers", "lightning"
+    class_name: str
+    own_methods: list[str] = []  # of the library's class that the script's subclass replaces
+
+
 class Loader(msgspec.Struct, frozen=True, rename={"container": "hoard"}):
     ident: int
     site: Site | None  # the user's line that built it

@@ -12,13 +12,15 @@ from slipstream.records.environment import Environment, IdleGpu, LoadSample, Rev
 from slipstream.records.event import Event
 from slipstream.records.finding import Bound, Ceilings, Finding
 from slipstream.records.fitting import Fitting
+from slipstream.records.flag import Flag
 from slipstream.records.footprint import Footprint
-from slipstream.records.objects import Loader, Model, Optimizer
+from slipstream.records.objects import Loader, Model, Optimizer, Trainer
 from slipstream.records.race import Tuning
 from slipstream.records.rehearsal import Rehearsal
 from slipstream.records.site import Site
 from slipstream.records.speedtest import SpeedTest
 from slipstream.records.stack import StackCount
+from slipstream.records.statement import Statement
 from slipstream.records.step import Block, Evaluation, Fetch, Step
 
 # Increased when the meaning or the type of a saved field changes. The package `store` upgrades older files.
@@ -115,7 +117,11 @@ class Session(msgspec.Struct, frozen=True):
     loaders: list[Loader] = []
     models: list[Model] = []
     optimizers: list[Optimizer] = []
+    makes_optimizer: bool = False  # stepped or not: the script trains, though not necessarily while it was observed
+    trainer: Trainer | None = None  # None: the script's own loop, or none was found
+    flags: list[Flag] = []  # of the script's own command line
     sites: list[Site] = []
+    statements: list[Statement] = []  # on the lines of `sites`, as far as their source could be read
     events: list[Event] = []
     blocks: list[Block] = []
     steps: list[Step] = []

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from slipstream.diagnose.hoisting import hoist
+from slipstream.diagnose.hoisting import hoist, hoisted
 from slipstream.diagnose.selection import device_of, is_on_cpu
 from slipstream.records import Edit, Finding, Session
 
@@ -73,7 +73,7 @@ def _once(session: Session, finding: Finding) -> Edit | None:
     """A table that is converted batch by batch, if the finding contains the new lines."""
     if finding.site is None or not hoist(finding.site.text):
         return None
-    return Edit(finding.cause, "convert_once", finding.site, text=finding.change)
+    return Edit(finding.cause, "convert_once", finding.site, text=hoisted(finding.site.text))
 
 
 def _detached(session: Session, finding: Finding) -> Edit | None:

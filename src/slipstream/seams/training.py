@@ -52,6 +52,7 @@ class OptimizerSeam:
         self._open: dict[int, Token | None] = {}
         self._shortcut = listener.shortcut
         self.optimizers: list[weakref.ref[Any]] = []
+        self.was_made = False  # the script has made an optimizer, stepped or not, which may be gone again
 
     def install(self, patches: Patches) -> None:
         patches.around(torch.optim.Optimizer, "__init__", "optimizer.init", self._before_init, self._after_init)
@@ -77,6 +78,7 @@ class OptimizerSeam:
 
     def _after_init(self, site: Site | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._sites[args[0]] = site
+        self.was_made = True
         self._shortcut.optimizer = (0, -1)  # a new object may have an old one's address
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -8,7 +8,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from slipstream.records import Ending
+from slipstream.records import Ending, Told
 from slipstream.seams.patching import Patches, Substitute
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from slipstream.observe.schedule.base import Schedule
     from slipstream.observe.stacks.sampler import StackSampler
     from slipstream.observe.survey import Survey
+    from slipstream.seams.command_line import CommandLineSeam
     from slipstream.trial.lifecycle import ScriptRun
 
 _LOG_LEVEL, _ERRORS = "TORCH_CPP_LOG_LEVEL", "ERROR"
@@ -36,6 +37,8 @@ class CheckMode:
         self._fetches: FetchRecorder | None = None  # in a loader's worker
         self._has_device = False
         self._is_hushed = False
+        self._click: ModuleType | None = None  # if the script imports it before torch
+        self._command_line: CommandLineSeam  # from the import of torch on
 
     def start(self) -> None:
         if self._run.settings.schedule and "torch" not in sys.modules and _LOG_LEVEL not in os.environ:
@@ -47,6 +50,7 @@ class CheckMode:
         import_hooks.when_imported("torch", self._on_torch)
         import_hooks.when_imported("safetensors.torch", self._on_safetensors)
         import_hooks.when_imported("transformers.training_args", self._on_transformers)
+        import_hooks.when_imported("click.core", self._on_click)
 
     def start_child(self) -> None:
         self._sampler = self._fetches = None
@@ -81,6 +85,7 @@ class CheckMode:
             self._run.complain("seams", fault)
 
     def _install(self, torch: Any) -> None:
+        from slipstream.seams.command_line import CommandLineSeam
         from slipstream.seams.loader import LoaderSeam, WorkerSeam
         from slipstream.seams.module import ModuleSeam
         from slipstream.seams.saving import SavingSeam
@@ -105,12 +110,21 @@ class CheckMode:
         self._survey.install(patches)
         WorkerSeam(self).install(patches)
         SavingSeam(recorder).install(patches, torch, "save")
+        self._command_line = CommandLineSeam(lambda flags: recorder.queue.write(Told(flags=flags)))
+        self._command_line.install(patches)
+        if self._click is not None:
+            self._command_line.install_click(patches, self._click)
 
     def _on_safetensors(self, module: ModuleType) -> None:
         from slipstream.seams.saving import SavingSeam
 
         if self._run.patches is not None:
             SavingSeam(self._recorder).install(self._run.patches, module, "save_file")
+
+    def _on_click(self, module: ModuleType) -> None:
+        self._click = module
+        if self._run.patches is not None:
+            self._command_line.install_click(self._run.patches, module)
 
     def _on_transformers(self, module: ModuleType) -> None:
         """Remembers the line on which the user creates TrainingArguments: it configures the Trainer's loaders."""

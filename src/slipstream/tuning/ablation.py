@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from slipstream.records import Choice, Recipe, Verdict
 from slipstream.tuning import verdicts
-from slipstream.tuning.budget import PROOF_SHARE
 from slipstream.tuning.rounds import Race
 from slipstream.tuning.selection import ROUNDS
 from slipstream.tuning.state import TuningState
@@ -38,7 +37,7 @@ def _without(recipe: Recipe, choices: Sequence[Choice]) -> Recipe:
 
 
 def _is_time_for(state: TuningState, num_others: int) -> bool:
-    return state.budget.now_s() + state.costs.race_s(num_others + 1, ROUNDS) < state.budget.end_s(PROOF_SHARE)
+    return state.budget.now_s() + state.costs.race_s(num_others + 1, ROUNDS) < state.budget.selection_end_s()
 
 
 def _worths(state: TuningState, recipe: Recipe, least: float) -> dict[Choice, float]:
@@ -49,7 +48,7 @@ def _worths(state: TuningState, recipe: Recipe, least: float) -> dict[Choice, fl
     def is_enough(race: Race) -> bool:
         return all(race.is_clear(trials, whole, -least) for trials in without.values())
 
-    race = state.runner.race(whole, list(without.values()), ROUNDS, state.budget.end_s(PROOF_SHARE), is_enough)
+    race = state.runner.race(whole, list(without.values()), ROUNDS, state.budget.selection_end_s(), is_enough)
     for trials in (whole, *without.values()):
         state.pool.leave(trials)
     gains = {choice: race.gain(trials, whole) for choice, trials in without.items()}
@@ -62,7 +61,7 @@ def _is_as_fast(state: TuningState, recipe: Recipe, superfluous: Sequence[Choice
     if not rest.choices or not _is_time_for(state, 1):
         return False
     whole, trials = state.trials(recipe), state.trials(rest)
-    deadline_s = state.budget.end_s(PROOF_SHARE)
+    deadline_s = state.budget.selection_end_s()
     race = state.runner.race(whole, [trials], ROUNDS, deadline_s, lambda race: race.is_clear(trials, whole, -least))
     gain = race.gain(trials, whole)
     for one in (whole, trials):

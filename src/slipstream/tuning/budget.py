@@ -14,7 +14,8 @@ PROOF_SHARE = 0.4
 # Time that was lost to other programs is added to the budget. A default budget may double; one that the user named
 # holds within 20%, of which the last block and the end of trials need a part.
 MOST_EXTENSION, MOST_NAMED_EXTENSION = 1.0, 0.15
-USUAL_PAIRS = 16  # that a default budget is made for: enough for a gain of 1.3 times the spread of a pair
+MOST_LATE = 1.25  # times the announced default budget, without other programs
+USUAL_PAIRS = 20  # that a default budget is made for: enough for a gain of 1.2 times the spread of a pair
 USUAL_PASSES = 2  # the second one has fewer arms; further ones are taken from what is left
 PAIR_ROUNDS = 4  # of a pair of the proof, at least: the median of fewer follows a single outlier
 BLOCKS_PER_START = 3.0  # seconds of blocks for each second of starts in a pair: mostly, blocks vary more than processes
@@ -28,7 +29,10 @@ class Budget:
         self._start_s = backend.now_s()
         self._is_named = budget_s is not None
         self._given_s = budget_s or SHORTEST_S
+        self._announced_s = 0.0  # 0.0: no default budget was announced
         self._lost_s = 0.0
+        self._kept_back_s: float | None = None  # for the proof
+        self._selection_start_s = self._start_s
 
     def now_s(self) -> float:
         return self._backend.now_s()
@@ -41,8 +45,15 @@ class Budget:
     def follow(self, costs: Costs, num_arms: int) -> bool:
         """Sets the default budget of a script, unless the user named one. Returns whether it did."""
         if not self._is_named:
-            self._given_s = round_up(self.spent_s() + costs.whole_s(num_arms))
+            self._given_s = self._announced_s = round_up(self.spent_s() + costs.whole_s(num_arms))
         return not self._is_named
+
+    def begin_proof(self, costs: Costs) -> None:
+        """Gives the proof of a default budget time for the usual number of pairs, whatever the selection took: starts
+        and steps may have become slower since the budget was announced."""
+        if not self._is_named and self._announced_s:
+            wanted_s = self.spent_s() + USUAL_PAIRS * costs.pair_s()
+            self._given_s = min(max(self._given_s, wanted_s), MOST_LATE * self._announced_s)
 
     def lose(self, seconds: float) -> None:
         """These seconds were lost to other programs."""
@@ -57,6 +68,20 @@ class Budget:
     def end_s(self, kept_back: float = 0.0) -> float:
         """The time at which only this share of the budget will be left."""
         return self._start_s + self.budget_s * (1.0 - kept_back)
+
+    def begin_selection(self) -> None:
+        """Keeps a share of the time that is left for the proof of what is selected from now on."""
+        self._kept_back_s = PROOF_SHARE * self.left_s()
+        self._selection_start_s = self.now_s()
+
+    def selection_share_left(self) -> float:
+        """The share of the selection's time that is left."""
+        end_s = self.selection_end_s()
+        return max(0.0, end_s - self.now_s()) / max(1e-9, end_s - self._selection_start_s)
+
+    def selection_end_s(self) -> float:
+        kept_back_s = PROOF_SHARE * self.budget_s if self._kept_back_s is None else self._kept_back_s
+        return self.end_s() - kept_back_s
 
 
 class Costs:

@@ -32,6 +32,7 @@ class Selected(msgspec.Struct, frozen=True, tag="selected"):
     gain: float  # its estimated log ratio against the base
     verdicts: list[Verdict] = []
     is_last: bool = False  # only the proof is left
+    writable: Recipe = Recipe()  # the best recipe that can be written into the source
 
 
 class Paired(msgspec.Struct, frozen=True, tag="pair"):
@@ -63,8 +64,10 @@ class Journal:
     def is_kept(self) -> bool:
         return self._path is not None
 
-    def remember_pass(self, recipe: Recipe, gain: float, verdicts: list[Verdict], is_last: bool) -> None:
-        self._append(Selected(recipe, gain, list(verdicts), is_last))
+    def remember_pass(
+        self, recipe: Recipe, gain: float, verdicts: list[Verdict], is_last: bool, writable: Recipe | None = None
+    ) -> None:
+        self._append(Selected(recipe, gain, list(verdicts), is_last, writable or Recipe()))
 
     def begin_proof(self, recipe: Recipe) -> tuple[int, list[float]]:
         """The number of this proof in the tuning, from 1 on, and the pairs of it that are known."""

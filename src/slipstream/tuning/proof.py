@@ -21,9 +21,10 @@ from slipstream.verify.t_sequence import TSequence
 
 WHOLE = "recipe"  # the technique of the verdict on the whole recipe
 MOST_PAIRS = 32  # enough to prove a gain as large as the spread of a pair, in nine of ten tunings
+ENOUGH_PAIRS = 12  # the interval of fewer pairs is longer than three times their spread
 # A recipe that seems no faster after so many pairs is given up: one that gains as much as a pair's spread is lost so in
-# one of 400 tunings.
-FUTILE_PAIRS = 8
+# one of 100 tunings.
+FUTILE_PAIRS = 6
 NARROW = 0.1  # length of the interval of the log ratio; a proved gain is measured further until it is as narrow
 MOST_ROUNDS = 64  # of one pair; more rounds of the same two processes show nothing new
 SMALL_BESIDE = 0.5  # the share of the spread of pairs at which the noise of blocks adds an eighth to it
@@ -32,7 +33,7 @@ GRACE_SHARE = 0.1  # of the budget, for a pair that has just been started
 UNLIKELY_EXCESS = 3.3  # standard deviations
 
 ProofKind = Literal["total", "writable"]
-Outcome = Literal["proved", "refuted", "not_proved", "measured", "failed", "other_load"]
+Outcome = Literal["proved", "refuted", "no_gain", "not_proved", "measured", "failed", "other_load"]
 
 
 class Proof(msgspec.Struct):
@@ -46,10 +47,16 @@ class Proof(msgspec.Struct):
     def is_kept(self) -> bool:
         return self.outcome == "proved" and self.numerics is not None and self.numerics.is_sound is True
 
+    @property
+    def is_open(self) -> bool:
+        """Whether more pairs could prove it."""
+        return self.outcome in ("not_proved", "measured", "other_load")
+
 
 def prove(state: TuningState, recipe: Recipe, kind: ProofKind = "total") -> Proof:
     """Races pairs until the recipe is decided or the time is over. Pairs of an earlier, interrupted tuning count."""
     number, earlier = state.journal.begin_proof(recipe)
+    state.budget.begin_proof(state.costs)
     sequence = TSequence(state.order.alpha / 2**number)
     for known in earlier:
         sequence.add(known)
@@ -57,7 +64,7 @@ def prove(state: TuningState, recipe: Recipe, kind: ProofKind = "total") -> Proo
     race = Race()
     try:
         while not _is_over(state, sequence):
-            log_ratio = _pair(state, race, base, whole, sequence.spread())
+            log_ratio = _pair(state, race, base, whole, sequence)
             if id(whole) in race.failures or id(whole) in race.inert:
                 break
             if log_ratio is not None:
@@ -82,26 +89,31 @@ def _is_over(state: TuningState, sequence: TSequence) -> bool:
     margin = state.order.margin
     if num_pairs >= MOST_PAIRS or sequence.is_below(margin):
         return True
-    if num_pairs >= FUTILE_PAIRS and sequence.speed().ratio <= 1.0:
+    if _seems_useless(sequence):
         return True
     if sequence.is_above(margin) and sequence.width() <= NARROW:
         return True
     return num_pairs > 0 and state.budget.now_s() + state.costs.pair_s() > state.budget.end_s()
 
 
-def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, spread: float) -> float | None:
-    """The log ratio of two fresh processes: the centre over several interleaved blocks. `spread` is the standard
-    deviation of the pairs so far."""
+def _seems_useless(sequence: TSequence) -> bool:
+    return sequence.num_pairs >= FUTILE_PAIRS and sequence.speed().ratio <= 1.0
+
+
+def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence) -> float | None:
+    """The log ratio of two fresh processes: the centre over several interleaved blocks. They take so long that enough
+    pairs fit into the time that is left."""
+    planned_s = state.budget.left_s() / max(1, ENOUGH_PAIRS - sequence.num_pairs)
     first = len(race.rounds)
     begun_s = state.budget.now_s()
     running = state.runner.start([base, whole], race)
     started_s = state.budget.now_s()
-    end_s = started_s + BLOCKS_PER_START * (started_s - begun_s)
+    end_s = min(begun_s + planned_s, started_s + BLOCKS_PER_START * (started_s - begun_s))
     state.tell.racing([trials.name for trials in running])
     if base not in running:
         raise RaceError(could_not_start(base, race.failures[id(base)]))
     log_ratios: list[float] = []
-    while len(running) == 2 and not race.failures and not _is_timed(state, log_ratios, spread, end_s):
+    while len(running) == 2 and not race.failures and not _is_timed(state, log_ratios, sequence.spread(), end_s):
         state.runner.run_round(race, running, base)
         log_ratios = Race(rounds=race.rounds[first:]).log_ratios(whole, base)
     state.tell.racing([])
@@ -130,6 +142,8 @@ def _outcome(state: TuningState, sequence: TSequence, race: Race, base: RecipeTr
         return "proved"
     if sequence.is_below(state.order.margin):
         return "refuted"
+    if _seems_useless(sequence):
+        return "no_gain"
     return "measured" if math.isinf(sequence.width()) else "not_proved"
 
 
@@ -152,6 +166,7 @@ def _decide(state: TuningState, proof: Proof, whole: RecipeTrials, kind: ProofKi
 _DECISIONS = {
     "proved": "kept",
     "refuted": "rejected",
+    "no_gain": "rejected",
     "not_proved": "unsure",
     "measured": "unsure",
     "failed": "failed",

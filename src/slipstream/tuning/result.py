@@ -64,10 +64,10 @@ def conclude(state: TuningState, proofs: Sequence[Proof], is_complete: bool, was
 
 def _candidate(state: TuningState, proofs: Sequence[Proof]) -> tuple[Recipe, Speed | None]:
     """The best recipe that nothing speaks against. Its speed has an interval if pairs of a proof gave one."""
-    open_proofs = [proof for proof in proofs if proof.outcome in ("not_proved", "measured", "other_load")]
+    open_proofs = [proof for proof in proofs if proof.is_open]
     if open_proofs:
-        return open_proofs[0].recipe, open_proofs[0].speed
-    if proofs or not state.recipe.choices:
+        return open_proofs[-1].recipe, open_proofs[-1].speed
+    if not state.recipe.choices or any(proof.recipe == state.recipe for proof in proofs):
         return Recipe(), None
     return state.recipe, verdicts.estimate(state.estimates.get(state.recipe, 0.0))
 
@@ -77,7 +77,7 @@ def _writable_speed(state: TuningState, proofs: Sequence[Proof]) -> Speed | None
     if not state.writable.choices:
         return None
     proved = [proof.speed for proof in proofs if proof.recipe == state.writable and proof.speed is not None]
-    return proved[0] if proved else verdicts.estimate(state.estimates[state.writable])
+    return proved[0] if proved else verdicts.estimate(state.estimates.get(state.writable, 0.0))
 
 
 def _settled(verdict: Verdict, recipe: Recipe) -> Verdict:

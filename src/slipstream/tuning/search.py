@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from slipstream.records import Recipe, Session, Tuning
+from slipstream.records import Session, Tuning
 from slipstream.techniques._core.catalogue import Technique, catalogue
 from slipstream.tuning.ablation import ablate
 from slipstream.tuning.candidates import Candidate, propose
@@ -64,37 +64,42 @@ def tune(
 def _search(state: TuningState, candidates: Sequence[Candidate], proofs: list[Proof]) -> None:
     if not candidates:
         return
-    singles: list[Recipe] = []
-    selected = state.journal.selected
+    selection, selected = Selection(state, candidates), state.journal.selected
     if selected is not None:
         state.adopt(selected.recipe, selected.gain)
+        state.writable = selected.writable
         for verdict in selected.verdicts:
             state.decide(verdict)
-    if selected is None or not selected.is_last:
+    is_selected = selected is not None and selected.is_last
+    if not is_selected:
         _enter_base(state, len(candidates))
-        selection = Selection(state, candidates)
-        selection.run()
-        singles = selection.singles
-        if state.pool.is_relaunching():
-            state.note("Only one trial fits in memory, so trials were started again for every turn: this is slower.")
-        ablate(state)
-        writable = find_writable(state, selection.seen)
-        if writable.choices and measure(state, writable):
-            state.writable = writable
-        state.journal.remember_pass(state.recipe, state.estimates.get(state.recipe, 0.0), state.verdicts, is_last=True)
-    for recipe in dict.fromkeys((state.recipe, *singles[:1])):
-        if not recipe.choices or (proofs and state.budget.left_s() < WORTH_PAIRS * state.costs.pair_s()):
+    while True:
+        if not is_selected:
+            _select(state, selection)
+        is_selected = False
+        if not state.recipe.choices:
             break
-        proofs.append(prove(state, recipe))
-        if proofs[-1].is_kept or proofs[-1].outcome in ("not_proved", "measured"):
+        proofs.append(prove(state, state.recipe))
+        if proofs[-1].is_open or proofs[-1].is_kept or not selection.is_time():
             break
-    if (
-        proofs
-        and proofs[-1].is_kept
-        and state.writable.choices
-        and state.budget.left_s() > WORTH_PAIRS * state.costs.pair_s()
-    ):
+        selection.set_aside(state.recipe)
+    is_time = state.budget.left_s() > WORTH_PAIRS * state.costs.pair_s()
+    if proofs and proofs[-1].is_kept and state.writable.choices and is_time:
         proofs.append(prove(state, state.writable, kind="writable"))
+
+
+def _select(state: TuningState, selection: Selection) -> None:
+    """Leaves the best recipe in the state, without what adds nothing, and the best one that can be written."""
+    state.budget.begin_selection()
+    selection.run()
+    if state.pool.is_relaunching():
+        state.note("Only one trial fits in memory, so trials were started again for every turn: this is slower.")
+    ablate(state)
+    writable = find_writable(state, selection.seen)
+    if writable.choices and measure(state, writable):
+        state.writable = writable
+    gain = state.estimates.get(state.recipe, 0.0)
+    state.journal.remember_pass(state.recipe, gain, state.verdicts, is_last=True, writable=state.writable)
 
 
 def _enter_base(state: TuningState, num_candidates: int) -> None:

@@ -11,17 +11,17 @@ from collections.abc import Collection, Sequence
 from slipstream.records import Choice, Recipe, Setting
 from slipstream.techniques._core.observation import Observation
 from slipstream.tuning import verdicts
-from slipstream.tuning.budget import PROOF_SHARE
 from slipstream.tuning.candidates import Arm, Candidate, latecomers, settings_to_race, untried_neighbours
+from slipstream.tuning.proof import FUTILE_PAIRS
 from slipstream.tuning.rounds import Race
 from slipstream.tuning.state import TuningState
 from slipstream.tuning.step_drift import is_slowing
 from slipstream.tuning.successive_halving import ETA, LEAST_ROUNDS, MOST_ROUNDS, Entry, halve
 
+OTHER_STEP = 0.1  # gain of a recipe up to which its step is like the unchanged one: another pass would find the same
 MOST_FAILED = 2  # passes without a winner on the unchanged script: small gains show only over several processes
 ROUNDS = LEAST_ROUNDS * ETA  # of a race between a few recipes, as on the second rung
-# Share of the budget up to which an arm that takes long to start is raced. Its first start compiles.
-LATE_SHARE = 0.5
+LATE_SHARE = 0.5  # of the selection's time must be left for an arm that takes long to start: its first start compiles
 # An arm that was this much slower in an earlier pass does not race again: what it lost then would have to be less than
 # a quarter of what the recipe saved.
 HOPELESS = math.log(0.75)
@@ -42,27 +42,47 @@ class Selection:
         # What was ahead in the first pass, though a race in new processes did not confirm it: the proof decides. It
         # holds all winners, because noise can choose the wrong one.
         self._hopeful: tuple[Recipe, float] | None = None
-        self.singles: list[Recipe] = []  # the best recipe of the first pass that has one technique more
 
     def run(self) -> None:
         """Leaves the best recipe in the state."""
         state = self._state
-        ground = [one for one in self._candidates if one.card.is_ground]
-        if ground and self._pass([self._arm(one, one.settings[0]) for one in ground], least_gain=0.0):
+        ground = [one for one in self._candidates if one.card.is_ground and one.first not in self._out]
+        arms = [self._arm(one, one.settings[0]) for one in ground if not state.recipe.choices]
+        if arms and self._pass(arms, least_gain=0.0):
             state.note(f"{state.recipe} comes first: the other techniques are raced on top of it.")
-        num_failed = 0
-        while arms := self._arms():
-            if not self._pass(arms, least_gain=math.log1p(state.order.margin)):
-                num_failed += 1
-                if state.recipe.choices or num_failed == MOST_FAILED or not self._is_time_for(arms):
-                    break
+        num_failed, first = 0, state.recipe
+        while self._is_other_step(first) and (arms := self._arms()):
+            if self._pass(arms, least_gain=math.log1p(state.order.margin)):
+                gain = state.estimates[state.recipe]
+                state.journal.remember_pass(state.recipe, gain, state.verdicts, is_last=False)
                 continue
-            state.journal.remember_pass(state.recipe, state.estimates[state.recipe], state.verdicts, is_last=False)
+            num_failed += 1
+            if state.recipe.choices or num_failed == MOST_FAILED or not self._is_time_for(arms):
+                break
         if not state.recipe.choices and self._hopeful is not None:
             state.adopt(*self._hopeful)
             for choice in state.recipe.choices:
                 state.revise(choice, decision="kept", cause="gains")
         self._report_not_raced()
+
+    def is_time(self) -> bool:
+        """Whether there is time for another selection and its proof."""
+        state, num_arms = self._state, len(self._arms())
+        proof_s = FUTILE_PAIRS * state.costs.pair_s()
+        return num_arms > 0 and state.costs.pass_s(num_arms, 2) + proof_s < state.budget.left_s()
+
+    def set_aside(self, recipe: Recipe) -> None:
+        """Starts again from the unchanged script, without the choices of a recipe that turned out to gain nothing."""
+        self._out |= set(recipe.choices)
+        self._hopeful = None
+        self._state.adopt(Recipe(), None)
+        for choice in recipe.choices:
+            self._state.revise(choice, decision="rejected", cause="not_again")
+
+    def _is_other_step(self, first: Recipe) -> bool:
+        """Whether the recipe changed the step so much that techniques which gained nothing before may gain now."""
+        state = self._state
+        return state.recipe == first or state.estimates[state.recipe] > math.log1p(OTHER_STEP)
 
     # --- arms ---------------------------------------------------------------------------------------------------------
 
@@ -99,7 +119,7 @@ class Selection:
         """As many arms as the time is enough for. Time is never spread over more arms than it can decide. With time for
         two passes, one of them is kept back for what helps on top of the first one's winners."""
         state = self._state
-        left_s = state.budget.end_s(PROOF_SHARE) - state.budget.now_s()
+        left_s = state.budget.selection_end_s() - state.budget.now_s()
         number = state.costs.num_affordable(left_s, num_fixed=2)
         techniques = {arm.choice.technique for arm in arms}
         both = state.costs.num_affordable(left_s / 2, num_fixed=2)
@@ -107,12 +127,12 @@ class Selection:
 
     def _is_time_for(self, arms: Sequence[Arm]) -> bool:
         state = self._state
-        return state.budget.now_s() + state.costs.pass_s(len(arms), 2) < state.budget.end_s(PROOF_SHARE)
+        return state.budget.now_s() + state.costs.pass_s(len(arms), 2) < state.budget.selection_end_s()
 
     def _first_rounds(self, num_arms: int) -> int:
         """As many rounds on the first rung as leave half of the time to later passes."""
         state = self._state
-        half_s = (state.budget.end_s(PROOF_SHARE) - state.budget.now_s()) / 2
+        half_s = (state.budget.selection_end_s() - state.budget.now_s()) / 2
         affordable = (
             number
             for number in range(MOST_ROUNDS, LEAST_ROUNDS, -1)
@@ -143,7 +163,7 @@ class Selection:
         return self._entries.setdefault((self._state.recipe, arm.choice), Entry(arm, self._state.trials(arm.recipe)))
 
     def _is_time_for_slow(self) -> bool:
-        return self._state.budget.now_s() < self._state.budget.end_s(LATE_SHARE)
+        return self._state.budget.selection_share_left() > LATE_SHARE
 
     def _race(self, anchor: Recipe, least_gain: float, going: Sequence[Entry], num_rounds: int, is_last: bool) -> None:
         """One rung. The last one goes on while no arm is clearly ahead and one still may be."""
@@ -159,7 +179,7 @@ class Selection:
             first = max(going, key=lambda entry: gains[id(entry)] or -math.inf, default=None)
             return not is_last or first is None or race.is_clear(first.trials, base, least_gain)
 
-        race = state.runner.race(base, others, num_rounds, state.budget.end_s(PROOF_SHARE), is_enough)
+        race = state.runner.race(base, others, num_rounds, state.budget.selection_end_s(), is_enough)
         for entry in going:
             entry.failure, entry.inert = race.failures.get(id(entry.trials)), race.inert.get(id(entry.trials))
             gain = race.gain(entry.trials, base)
@@ -230,7 +250,6 @@ class Selection:
                 self._hopeful = whole, max(gain, 0.0)
             return False
         state.adopt(taken, state.estimates.get(anchor, 0.0) + gain)
-        self.singles.append(best.recipe)
         return True
 
     def _race_winners(self, anchor: Recipe, recipes: Sequence[Recipe], least_gain: float) -> dict[Recipe, float]:
@@ -240,7 +259,7 @@ class Selection:
         def is_enough(race: Race) -> bool:
             return all(race.is_clear(trials, state.trials(anchor), least_gain) for trials in by_recipe.values())
 
-        deadline_s = state.budget.end_s(PROOF_SHARE)
+        deadline_s = state.budget.selection_end_s()
         race = state.runner.race(state.trials(anchor), list(by_recipe.values()), ROUNDS, deadline_s, is_enough)
         gains = {recipe: race.gain(trials, state.trials(anchor)) for recipe, trials in by_recipe.items()}
         for trials in by_recipe.values():

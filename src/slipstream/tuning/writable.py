@@ -9,7 +9,6 @@ from slipstream.recipe.source_edits import is_writable
 from slipstream.records import Choice, Recipe
 from slipstream.techniques._core.observation import Observation
 from slipstream.tuning import verdicts
-from slipstream.tuning.budget import PROOF_SHARE
 from slipstream.tuning.selection import ROUNDS
 from slipstream.tuning.state import TuningState
 
@@ -36,7 +35,7 @@ def find_writable(state: TuningState, seen: Mapping[Choice, float]) -> Recipe:
 
 def measure(state: TuningState, recipe: Recipe) -> bool:
     """Races the recipe against the base, as a race of the selection does. Returns whether it gains and is sound."""
-    deadline_s = state.budget.end_s(PROOF_SHARE)
+    deadline_s = state.budget.selection_end_s()
     if state.budget.now_s() + state.costs.race_s(2, ROUNDS) > deadline_s:
         return False
     trials = state.trials(recipe)

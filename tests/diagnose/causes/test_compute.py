@@ -22,6 +22,19 @@ def findings(**facts):
     return {finding.cause: finding for finding in diagnose(made_session(**facts)).findings}
 
 
+@pytest.mark.parametrize(
+    ("library", "line", "change"),
+    [
+        ("transformers", "trainer.train()", "TrainingArguments(..., bf16=True)"),
+        ("lightning", "trainer.fit(model)", 'Trainer(..., precision="bf16-mixed")'),
+    ],
+)
+def test_a_trainer_enters_autocast_itself(library, line, change):
+    environment = msgspec.structs.replace(made_environment(has_fast_bf16=True), libraries={library: "5.0"})
+    model = made_model(site=msgspec.structs.replace(MODEL_SITE, text=line))
+    assert findings(anatomy=MATRICES, environment=environment, model=model)["full_precision"].change == change
+
+
 def test_an_optimizer_that_loops_over_many_small_tensors():
     optimizer = made_optimizer(num_tensors=480, num_parameters=30_000, foreach=False)
     site = msgspec.structs.replace(OPTIMIZER_SITE, text="optimizer = torch.optim.AdamW(ps, lr=0.001, foreach=False)")

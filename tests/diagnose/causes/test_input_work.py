@@ -27,6 +27,24 @@ def test_a_python_loop_over_values_comes_first(workers):
     assert first.predicted_gain > 1.8
 
 
+@pytest.mark.parametrize("stage", ["decode", "read", "collate", "transform"])
+def test_the_line_that_configures_a_framework_is_not_where_batches_are_built(stage):
+    """The Hugging Face Trainer builds the loader, and no line of the user's is below it."""
+    configured = Site(FILE, 210, "model_args, data_args, training_args = parser.parse_args_into_dataclasses()", "main")
+    stacks = [made_stack(stage, 0, 90, file="", function="", expression="", leaf="lib/image.py:decode_example")]
+
+    def site_of(framework):
+        loader = made_loader(0, framework=framework, site=configured, getitem_site=None)
+        found = {one.cause: one.site for one in ranked(stacks=stacks, loader=loader, **MORE_INPUT)}
+        return found[f"slow_{stage}"]
+
+    assert site_of("transformers") is None
+    assert site_of("") == configured
+
+
+MORE_INPUT = {"work_ms": 40.0}
+
+
 def test_the_head_of_a_function_is_not_the_line_to_change():
     stacks = [
         made_stack("transform", 12, 40, in_call=False, expression="def __call__(self, image):"),

@@ -39,6 +39,12 @@ def test_samples_that_are_all_padded_to_one_length() -> None:
     assert "pad_sequence" in found.change and found.techniques == [] and found.site == LOADER_SITE
 
 
+def test_a_trainer_whose_samples_are_padded_to_one_length() -> None:
+    """Batches of similar lengths would be as wide as before."""
+    found = findings(0.4, framework="transformers", collate_name="default_data_collator")["padding_waste"]
+    assert "DataCollatorWithPadding" in found.change and found.techniques == []
+
+
 def test_padding_is_named_where_no_loader_feeds_the_model() -> None:
     """As with torchtext's iterators or batches sliced by hand: the line that calls the model is shown."""
     anatomy = made_anatomy({"aten::mm": (12, 24.0)}, padding_share=0.4)

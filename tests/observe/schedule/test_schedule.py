@@ -63,14 +63,23 @@ class MadeSurvey:
 class MadeTraining:
     """A script that trains with one loader, epoch after epoch."""
 
-    def __init__(self, step_ms: float, epoch: int, num_workers: int = 0, seconds: float = 10.0, steps: int = 0) -> None:
+    def __init__(
+        self,
+        step_ms: float,
+        epoch: int,
+        num_workers: int = 0,
+        seconds: float = 10.0,
+        steps: int = 0,
+        accumulated: int = 1,
+    ) -> None:
         self.clock, self.sink = FakeClock(), MemorySink()
         self.recorder = Recorder(self.sink, self.clock)
         self.recorder.meet(make_loader(num_workers))
         self.survey = MadeSurvey()
         self.schedule = CheckSchedule(self.recorder, self.survey, seconds, steps)
         self.recorder.add_listener(self.schedule)
-        self.step_ms, self.epoch = step_ms, epoch
+        self.step_ms, self.epoch, self.accumulated = step_ms, epoch, accumulated
+        self.num_replayed = 0
 
     def run(self, with_loader: bool = True) -> list[str]:
         with pytest.raises(StopTrial):
@@ -87,6 +96,7 @@ class MadeTraining:
         self.recorder.pulse()
         try:
             substitute = self.schedule.supply(batches, 0)
+            self.num_replayed += isinstance(substitute, Substitute)
             if not isinstance(substitute, Substitute):
                 token = self.recorder.enter("input")
                 next(batches)
@@ -98,7 +108,8 @@ class MadeTraining:
     def _train_step(self) -> None:
         self.recorder.pulse()
         self.survey.num_steps += 1
-        for kind, share in (("forward", 0.3), ("backward", 0.6), ("optimizer", 0.1)):
+        passes = (("forward", 0.3), ("backward", 0.6), ("optimizer", 0.1))
+        for kind, share in passes if self.survey.num_steps % self.accumulated == 0 else passes[:2]:
             token = self.recorder.enter(kind)
             self.clock.advance(self.step_ms * share)
             facts = {"training": True, "grad": True} if kind == "forward" else {}
@@ -108,6 +119,13 @@ class MadeTraining:
 def test_two_rounds_of_watch_drain_and_replay() -> None:
     blocks = MadeTraining(step_ms=20, epoch=1000).run()
     assert blocks == ["start", "warmup", "watch", "drain", "kept", "warmup", "watch", "drain", "kept"]
+
+
+def test_whole_steps_are_replayed() -> None:
+    """Seven batches are fewer than a step, and then no step has free data."""
+    training = MadeTraining(step_ms=100, epoch=1000, accumulated=7, seconds=20)
+    assert training.run().count("kept") == 2
+    assert training.num_replayed > 0 and training.num_replayed % 7 == 0
 
 
 @pytest.mark.parametrize("epoch", [1, 3, 7, 50])

@@ -90,3 +90,17 @@ def test_script_lines_in_a_closure_do_not_count_as_optimizer() -> None:
         phases.append(recorder.sampled_phase())
     recorder.leave(stepping, "optimizer", 0)
     assert phases == ["optimizer", "other", "optimizer"]
+
+
+def test_the_line_that_requests_a_batch_does_not_build_it() -> None:
+    """Neither while a library's dataset gives a sample, nor while the iterator is made."""
+    sampler = StackSampler(cast(Any, None), lambda: 0)
+    files: list[str] = []
+    seen = {"see": lambda: files.append(sampler._classify(sys._getframe(1), "input", True)[2])}
+    text = "class Data(list):\n    def __getitem__(self, i):\n        see()\n        return i\n"
+    text += "class Order(list):\n    def __iter__(self):\n        see()\n        return iter([[0], [1]])\n"
+    exec(compile(text, torch.__file__, "exec"), seen)
+    made: dict[str, Any] = seen
+    loader = torch.utils.data.DataLoader(made["Data"]([0, 1]), batch_sampler=made["Order"]([[0], [1]]))
+    assert len(list(loader)) == 2
+    assert files == ["", "", ""]

@@ -5,6 +5,7 @@ from types import FrameType, SimpleNamespace
 from typing import cast
 
 import pytest
+from PIL import Image, ImageFile, PngImagePlugin
 
 from slipstream.observe.stacks.stages import expression_of, line_of, stage_of_code, stage_of_expression
 
@@ -79,3 +80,12 @@ def test_a_generator_that_is_resumed_has_its_line() -> None:
 def test_stage_of_a_library_file(file: str, stage: str | None) -> None:
     code = compile("0", file, "exec")
     assert stage_of_code(code) == stage
+
+
+def test_encoding_an_image_is_not_decoding() -> None:
+    """An image is encoded for a log, for a file or by an augmentation; the frames around say for what."""
+    assert stage_of_code(ImageFile.ImageFile.load.__code__) == "decode"
+    assert stage_of_code(Image.Image.save.__code__) is None
+    assert stage_of_code(ImageFile._save.__code__) is None
+    assert stage_of_code(PngImagePlugin._save.__code__) is None
+    assert stage_of_code(PngImagePlugin.putchunk.__code__) is None

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Length, Site
+from slipstream.records import Length, Session, Site
 from slipstream.report.html.headline_numbers import figures
 from slipstream.report.html.page import to_page
 from slipstream.report.json_export.export import export
 from slipstream.report.notebook import to_html
 from slipstream.report.terminal.session import render_to_text
-from slipstream.report.text.check import training_time, verdict
+from slipstream.report.text.check import training_time, verdict, watched
 from slipstream.testing.made_sessions import FILE, made_session, made_stack, with_steps_of
 
 FOLDS = Site(FILE, 90, "for fold, (train, held_out) in enumerate(folds.split(data)):")
@@ -55,6 +55,48 @@ def test_a_few_long_steps_of_the_scripts_own_lines_are_looked_at_too() -> None:
     session = diagnose(msgspec.structs.replace(session, steps=steps))
     assert session.findings == [] and session.summary is not None and session.summary.bound == "compute"
     assert verdict(session).endswith("No known cause was found; the slowest line is train.py:91.")
+
+
+@pytest.mark.parametrize(
+    ("times", "sentence"),
+    [
+        ({"input_ms": 41, "forward_ms": 26, "other_ms": 33}, "The step waits for data 41% of the time"),
+        (
+            {"input_ms": 25, "forward_ms": 40, "other_ms": 35},
+            "The model takes 40% of the step, more than anything else",
+        ),
+        (
+            {"input_ms": 5, "forward_ms": 48, "other_ms": 47},
+            "The model takes 48% of the step, more than anything else:",
+        ),
+        ({"input_ms": 40, "forward_ms": 55, "other_ms": 5}, "The model takes most of the step, and it waits for data"),
+    ],
+)
+def test_most_is_more_than_half(times: dict[str, float], sentence: str) -> None:
+    session = diagnose(made_session(**times, backward_ms=0.0, optimizer_ms=0.0, work_ms=1.0))
+    assert verdict(session).startswith(sentence)
+
+
+def forward_only(session: Session) -> Session:
+    steps = [msgspec.structs.replace(step, num_backwards=0, num_updates=0) for step in session.steps]
+    return msgspec.structs.replace(session, steps=steps)
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_calls_of_a_model_are_no_steps_of_a_training(is_short: bool) -> None:
+    session = forward_only(made_session(is_short=is_short))
+    num = 8 if is_short else 60
+    assert watched(diagnose(session)) == f"{num} inference steps watched"
+    trains_later = diagnose(msgspec.structs.replace(session, makes_optimizer=True))
+    assert watched(trains_later) == f"no training step watched, {num} forward passes before the first"
+    assert verdict(trains_later).startswith("No training step was seen, only calls of the model before the first.")
+
+
+def test_nothing_trained_and_nothing_settled() -> None:
+    session = forward_only(made_session(is_short=True))
+    session = msgspec.structs.replace(session, blocks=[])
+    assert verdict(diagnose(session)).endswith("; the model was called, but nothing was trained.")
+    assert "8 steps" not in watched(diagnose(session))
 
 
 @pytest.mark.parametrize("num_steps", [1, 3, 7])

@@ -40,3 +40,12 @@ def test_workers_are_looked_at_where_there_are_some(sessions: dict[str, Session]
 def test_no_samples_no_table(sessions: dict[str, Session]) -> None:
     assert main_stages(sessions["slow"], "other") is None
     assert input_stages(sessions["empty"]) is None
+
+
+def test_too_few_samples_no_table(sessions: dict[str, Session]) -> None:
+    """Two samples would be two stages that take half of the time each."""
+    session = sessions["slow"]
+    stack = StackCount("main", "other", "logging", f"{session.cwd}/train.py", 9, "f", "print(loss)", "", False, 1, 2)
+    assert main_stages(msgspec.structs.replace(session, stacks=[stack]), "other") is None
+    enough = msgspec.structs.replace(stack, count=12)
+    assert main_stages(msgspec.structs.replace(session, stacks=[enough]), "other") is not None

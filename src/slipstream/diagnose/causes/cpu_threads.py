@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of, gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.operator_shares import is_compute_bound, operators_ms, self_ms
-from slipstream.diagnose.selection import blocks_of, is_on_cpu, main_model, num_workers, watched_kinds
+from slipstream.diagnose.selection import blocks_of, is_on_cpu, main_model, num_workers, usual_batches, watched_kinds
 from slipstream.numbers import part_of_ms, plural
 from slipstream.records import Finding, Rehearsal, Session, Site, Summary
 
@@ -33,8 +33,9 @@ def _rehearsed(session: Session, summary: Summary, threads: int, rehearsal: Rehe
         title=f"{plural(threads, 'thread')} on {usable}",
         evidence=f"torch computes with {plural(threads, 'thread')} on {usable}; "
         f"with {rehearsal.setting}, {rehearsed_words(rehearsal)}.",
-        predicted_gain=rehearsed_gain(summary, rehearsal, _computing_ms(summary)),
+        predicted_gain=rehearsed_gain(summary, rehearsal, _computing_ms(summary), usual_batches(session)),
         change=f"torch.set_num_threads({rehearsal.setting})",
+        settings={"num_threads": rehearsal.setting},
         site=_site(session),
         techniques=["cpu_threads"],
     )

@@ -5,7 +5,7 @@ not affected.
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
-from slipstream.diagnose.selection import is_on_cpu, main_model
+from slipstream.diagnose.selection import is_on_cpu, main_model, usual_batches
 from slipstream.numbers import in_percent, part_of_ms
 from slipstream.records import Finding, Session, Summary
 
@@ -29,7 +29,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     gain, proof = gain_without(summary.step_ms, computing_ms, saved), ""
     rehearsal = rehearsal_of(session, "flush_denormals")
     if rehearsal is not None:
-        gain = rehearsed_gain(summary, rehearsal, computing_ms)
+        gain = rehearsed_gain(summary, rehearsal, computing_ms, usual_batches(session))
         proof = f"; flushed to zero, {rehearsed_words(rehearsal)}"
     needs_them = rehearsal is not None and rehearsal.breaks_values
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.selection import blocks_of, epoch_steps, most_frequent_site, steps_of
-from slipstream.diagnose.source_hints import trainers_own
+from slipstream.diagnose.source_hints import more_rarely, trainers_own, warning_of
 from slipstream.diagnose.statistics import fmean, median
 from slipstream.numbers import in_ms, in_percent
 from slipstream.records import BlockKind, Event, Finding, Session, Site, Summary
@@ -32,8 +32,10 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"Saving takes {in_ms(one_ms)} and happens {every}: "
             f"{in_percent(rate * one_ms / now_ms)} of the training time.",
             predicted_gain=gain_of(now_ms, plain_ms + (1 - SAVED) * rate * one_ms),
-            change=_change(session, site, _interval(one_ms, plain_ms, rate)),
+            change=_change(session, site, _interval(one_ms, plain_ms, rate), rate),
             site=site,
+            settings={"save_steps": str(_interval(one_ms, plain_ms, rate))},
+            advice=warning_of(session, site),
         )
     ]
 
@@ -63,7 +65,9 @@ def _interval(one_ms: float, plain_ms: float, rate: float) -> int:
     return next((number for number in (10, 50, 100, 500, 1000, 5000) if number >= wanted), 10_000)
 
 
-def _change(session: Session, site: Site | None, steps: int) -> str:
+def _change(session: Session, site: Site | None, steps: int, rate: float) -> str:
     lightning = f"Trainer(..., callbacks=[ModelCheckpoint(every_n_train_steps={steps})])"
-    own = trainers_own(session, site, lightning, f'TrainingArguments(..., save_strategy="steps", save_steps={steps})')
-    return own or f"if step % {steps} == 0: {site.text if site and site.text else 'torch.save(...)'}"
+    transformers = f'TrainingArguments(..., save_strategy="steps", save_steps={steps})'
+    own = trainers_own(session, site, lightning, transformers, "_save_checkpoint", "_maybe_log_save_evaluate")
+    iterations = max(2, round(steps * rate))  # of the loop around the line, which may be the one over epochs
+    return own or f"every {steps} steps: {more_rarely(session, site, iterations, 'torch.save(...)')}"

@@ -7,11 +7,12 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_of, gain_without
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
 from slipstream.diagnose.selection import blocks_of, is_on_accelerator, most_frequent_site, watched_kinds, watched_steps
+from slipstream.diagnose.source_hints import joined, more_rarely, warning_of
 from slipstream.diagnose.stack_facts import reads_values
 from slipstream.diagnose.statistics import fmean
 from slipstream.diagnose.undisturbed import counted_steps
 from slipstream.numbers import in_ms, in_percent, part_of_ms
-from slipstream.records import Event, Finding, Session, Site, Summary
+from slipstream.records import Event, Finding, Session, Summary
 
 LEAST_SHARE = 0.05  # of a step on the CPU
 WHOLE = "one call over the whole tensor in place of single values: hits += (preds == labels).sum()"
@@ -38,7 +39,7 @@ def _find_reads(session: Session, summary: Summary) -> list[Finding]:
             predicted_gain=gain_without(summary.step_ms, reading_ms, SAVED),
             change=OF_GRADIENTS if "grad" in hot.site.text else WHOLE,
             site=hot.site,
-            advice="For values that are only displayed, every fiftieth step is enough: if step % 50 == 0: ...",
+            advice="For values that are only displayed, every fiftieth step is enough.",
         )
     ]
 
@@ -63,9 +64,9 @@ def _find_waits(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"{per_step:.1f} waits a step, {part_of_ms(sync_ms, summary.step_ms)}; "
             f"the device computes for {in_ms(device_ms)} of it.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
-            change=f"if step % 50 == 0: {_text(site)}",
+            change=f"every 50 steps, not each: {more_rarely(session, site, 50, 'loss.item()')}",
             site=site,
-            advice="Keep running sums on the device and read them when you print.",
+            advice=joined("Keep running sums on the device and read them when you print.", warning_of(session, site)),
         )
     ]
 
@@ -77,7 +78,3 @@ def _syncs(session: Session) -> list[Event]:
         for event in session.events
         if event.kind == "sync" and any(start <= event.start_ns < end for start, end in spans)
     ]
-
-
-def _text(site: Site | None) -> str:
-    return site.text if site and site.text else "loss.item()"

@@ -7,7 +7,7 @@ from collections import Counter
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.selection import epoch_steps
-from slipstream.diagnose.source_hints import trainers_own
+from slipstream.diagnose.source_hints import joined, more_rarely, statement_on, trainers_own, warning_of
 from slipstream.diagnose.statistics import fmean
 from slipstream.diagnose.undisturbed import counted_steps
 from slipstream.diagnose.validation import ValidationCost, validation_cost
@@ -16,6 +16,7 @@ from slipstream.records import Evaluation, Finding, Session, Site, Summary
 
 LEAST_SHARE = 0.15
 WANTED_SHARE = 0.05
+READ_BY = ("evaluate", "_maybe_log_save_evaluate")  # methods of the Hugging Face Trainer that follow eval_steps
 SAME_LENGTH = 0.05  # tolerance in epochs: a smaller last step may or may not be counted
 
 
@@ -46,8 +47,11 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             predicted_gain=gain_of(1.0, (1 - share) + share / rarer),
             change=_change(session, site, cost, rarer),
             site=site,
+            settings={"eval_steps": f"{rarer * cost.every_steps:.0f}"},
             techniques=["workers"] if _waits(session) else [],
-            advice="Or validate on a fixed part of the data, and on all of it at the end.",
+            advice=joined(
+                "Or validate on a fixed part of the data, and on all of it at the end.", warning_of(session, site)
+            ),
         )
     ]
 
@@ -66,16 +70,18 @@ def _how_often(cost: ValidationCost) -> str:
 def _change(session: Session, site: Site | None, cost: ValidationCost, rarer: int) -> str:
     """The change, in epochs if validation runs every epoch, because the line is then in the loop over epochs."""
     steps = f"{rarer * cost.every_steps:.0f}"
+    evaluations = [statement_on(session, one.site) for one in session.evaluations if one.after_step >= 0]
+    is_alone = all(one is not None and one.only_evaluates for one in evaluations)
+    line = more_rarely(session, site, rarer, "validate(...)", does_nothing_else=is_alone)
     transformers = f'TrainingArguments(..., eval_strategy="steps", eval_steps={steps})'
-    text = site.text if site is not None else "validate(...)"
     epoch = epoch_steps(session)
     if epoch is not None and not cost.is_once and abs(cost.every_steps - epoch) < SAME_LENGTH * epoch:
-        own = trainers_own(session, site, f"Trainer(..., check_val_every_n_epoch={rarer})", transformers)
-        return f"after every {rarer} epochs, not each: " + (own or f"if epoch % {rarer} == 0: {text}")
+        own = trainers_own(session, site, f"Trainer(..., check_val_every_n_epoch={rarer})", transformers, *READ_BY)
+        return f"after every {rarer} epochs, not each: " + (own or line)
     lightning = f"Trainer(..., val_check_interval={steps}, check_val_every_n_epoch=None)"
     often = "" if cost.is_once else f" in place of {cost.every_steps:.0f}"
-    own = trainers_own(session, site, lightning, transformers)
-    return f"every {steps} steps{often}: " + (own or f"if step % {steps} == 0: {text}")
+    own = trainers_own(session, site, lightning, transformers, *READ_BY)
+    return f"every {steps} steps{often}: " + (own or line)
 
 
 def _waits(session: Session) -> bool:

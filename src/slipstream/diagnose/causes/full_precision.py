@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_of_class
-from slipstream.diagnose.selection import device_of, is_on_accelerator, is_on_cpu, main_model
-from slipstream.diagnose.source_hints import joined
+from slipstream.diagnose.selection import device_of, is_on_accelerator, is_on_cpu, main_model, usual_batches
+from slipstream.diagnose.source_hints import joined, trainers_own
 from slipstream.diagnose.speedtest_context import SOURCE, precision_ratio
 from slipstream.numbers import in_ms, in_percent
-from slipstream.records import Finding, Session, Summary, TorchFacts
+from slipstream.records import Finding, Session, Site, Summary, TorchFacts
 
 SAVED = {"bf16": 0.5, "fp16": 0.5, "tf32": 0.35}  # share of the time in tensor contractions
 
@@ -29,7 +29,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     gain, proof = gain_without(summary.step_ms, computing_ms * share, saved), ""
     rehearsal = rehearsal_of(session, "bf16") if unit == "bf16" else None
     if rehearsal is not None:
-        gain = rehearsed_gain(summary, rehearsal, computing_ms - summary.phases.get("optimizer", 0.0))
+        gain = rehearsed_gain(
+            summary, rehearsal, computing_ms - summary.phases.get("optimizer", 0.0), usual_batches(session)
+        )
         proof = f"; in bf16, {rehearsed_words(rehearsal)}"
     return [
         Finding(
@@ -38,10 +40,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"Tensor contractions in fp32 are {in_percent(share)} of the {in_ms(computing_ms)} that a step "
             f"computes; {device_of(session)} has {unit} units{proof}.",
             predicted_gain=gain,
-            change='torch.set_float32_matmul_precision("high")'
-            if unit == "tf32"
-            else f"with torch.autocast({device_of(session).split(':')[0]!r}, dtype=torch.{_dtype(unit)}): ...",
+            change=_change(session, model.site, unit),
             site=model.site,
+            settings={unit: "True"},
             techniques=["tf32"] if unit == "tf32" else ["mixed_precision", "tf32"],
             advice=joined(
                 "fp16 also needs torch.amp.GradScaler." if unit == "fp16" else "",
@@ -49,6 +50,15 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             ),
         )
     ]
+
+
+def _change(session: Session, site: Site | None, unit: str) -> str:
+    if unit == "tf32":
+        return 'torch.set_float32_matmul_precision("high")'
+    # A trainer enters autocast itself, where it calls the model.
+    own = trainers_own(session, site, f'Trainer(..., precision="{unit}-mixed")', f"TrainingArguments(..., {unit}=True)")
+    kind = device_of(session).split(":")[0]
+    return own or f"with torch.autocast({kind!r}, dtype=torch.{_dtype(unit)}): ..."
 
 
 def _faster_unit(session: Session, facts: TorchFacts) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without
+from slipstream.diagnose.source_hints import statement_on
 from slipstream.diagnose.validation import validation_cost
 from slipstream.numbers import in_ms, in_percent
-from slipstream.records import Finding, Session, Summary
+from slipstream.records import Finding, Session, Site, Summary
 
 SAVED = 0.25  # share of the forward pass that is saved: bookkeeping of the graph, and storing what backward would need
 
@@ -26,8 +27,20 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"{len(seen)} of {len(session.evaluations)} evaluations ran with gradients on; one takes "
             f"{in_ms(cost.ms)}, {in_percent(share)} of the time, and holds every activation in memory.",
             predicted_gain=gain_without(1.0, share * forward, SAVED),
-            change="@torch.inference_mode() above the function, or: with torch.no_grad(): ...",
+            change=_change(session, site),
             site=site,
             advice="Check again afterwards: validation is a large part of the epoch." if share > 0.15 else "",
         )
     ]
+
+
+def _change(session: Session, site: Site | None) -> str:
+    """Names the function only if nothing in it trains. `inference_mode` is not named: its tensors cannot be used in a
+    computation with gradients later.
+    """
+    statement = statement_on(session, site)
+    if statement is not None and statement.only_evaluates:
+        return f"@torch.no_grad() above def {statement.function}"
+    if statement is not None and statement.function:
+        return f"by hand, around the evaluation only ({statement.function} may also train): with torch.no_grad(): ..."
+    return "by hand, around the evaluation only: with torch.no_grad(): ..."

@@ -6,14 +6,17 @@ import re
 from collections import defaultdict
 
 from slipstream.diagnose.gain import gain_without
-from slipstream.diagnose.hoisting import hoisted
+from slipstream.diagnose.hoisting import hoist, hoisted
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
 from slipstream.diagnose.notes import is_environment
+from slipstream.diagnose.rollout import LEAST_SHARE as LEAST_ACTING
+from slipstream.diagnose.rollout import rollouts
 from slipstream.diagnose.selection import watched_steps
+from slipstream.diagnose.source_hints import statement_on
 from slipstream.diagnose.stack_facts import is_logging, line_to_change
 from slipstream.diagnose.typical_step import sampled_step
 from slipstream.numbers import in_percent, part_of_ms
-from slipstream.records import Finding, Session, StackCount, Summary
+from slipstream.records import Finding, Session, Site, StackCount, Summary
 
 LEAST_SHARE = 0.15  # of the step
 # Between the forward pass and backward most lines compute the loss, but some scripts fetch the next batch there.
@@ -30,6 +33,9 @@ CONVERTS = re.compile(r"\b(tensor|as_tensor|from_numpy|asarray|array|tolist|to_n
 def find(session: Session, summary: Summary) -> list[Finding]:
     if any(step.num_batches for step in watched_steps(session)):
         return []
+    acting = rollouts(session)
+    if acting is not None and acting.share >= LEAST_ACTING:
+        return []  # most of these samples are in the environment, whose states cannot be prepared
     everything = watched_stacks(session, "main", ("other",))
     stacks = _preparing_lines(everything)
     if total(everything) < FEWEST_SAMPLES:
@@ -42,7 +48,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     share = total(stacks, lambda stack: (stack.file, stack.line) == (hot.site.file, hot.site.line)) / total(stacks)
     if share * preparing_ms < LEAST_ON_LINE * step.step_ms:
         return []  # the time is spread over many lines, so no single line is worth changing
-    lines = hoisted(hot.site.text)
+    lines = _lines(session, hot.site)
     return [
         Finding(
             cause="no_loader",
@@ -56,6 +62,15 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             advice=SHUFFLED if lines else ASIDE,
         )
     ]
+
+
+def _lines(session: Session, site: Site) -> str:
+    """The user's line with its table converted before the loop; "" if the loop may change the table."""
+    statement = statement_on(session, site)
+    if statement is None or not (statement.is_whole and statement.is_in_loop):
+        return ""
+    changing = {name.partition(".")[0] for name in statement.changing}
+    return "" if any(part.tables & changing for part in hoist(site.text)) else hoisted(site.text)
 
 
 def _preparing_lines(stacks: list[StackCount]) -> list[StackCount]:

@@ -25,6 +25,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     steps = epoch_steps(session) if is_several_epochs(session) else None
     if steps is not None:
         then_ms += path.work_ms / max(steps, 1.0)  # the first batch of an epoch is built only when it is requested
+    is_short = steps is not None and steps * summary.step_ms < SHORT_EPOCH_MS
     usable = plural(session.environment.num_usable, "usable core")
     kind = "; most of that is waiting, which needs no core" if path.waits > 0.5 else ""
     return [
@@ -34,18 +35,19 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"Input takes {part_of_ms(path.wait_ms, summary.step_ms)} a step{kind}; "
             f"the loader has no workers and this machine {usable}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
-            change=_change(path.loader, workers, steps is not None and steps * summary.step_ms < SHORT_EPOCH_MS),
+            change=_change(session, path.loader, workers, is_short),
             site=path.loader.site,
+            settings={"num_workers": str(workers), **({"persistent_workers": "True"} if is_short else {})},
             techniques=["workers", "thread_workers", "prefetch"],
             advice=worker_advice(session, path.loader, workers),
         )
     ]
 
 
-def _change(loader: Loader, workers: int, is_short: bool) -> str:
+def _change(session: Session, loader: Loader, workers: int, is_short: bool) -> str:
     """Recommends persistent workers for short epochs, because starting workers for each epoch would cost more than they
     gain.
     """
     prefix = "dataloader_" if loader.framework == "transformers" else ""
     staying = f", {prefix}persistent_workers=True" if is_short else ""
-    return with_loader_argument(loader, "num_workers", f"{workers}{staying}")
+    return with_loader_argument(session, loader, "num_workers", f"{workers}{staying}")

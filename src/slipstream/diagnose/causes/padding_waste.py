@@ -10,7 +10,8 @@ from slipstream.records import Finding, Loader, Session, Site, Summary
 
 LEAST_SHARE = 0.15
 SAVED = 0.8  # share of the padding that is saved; batches of similar lengths still have some
-STACKED = "default_collate"
+# Collate functions that stack samples of one length: the dataset has padded them, whatever the order of the batches.
+STACKED = ("default_collate", "default_data_collator")
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -20,7 +21,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         return []
     # The time of the optimizer depends on the weights and not on the number of tokens.
     tokens_ms = compute_phases_ms(summary) - (summary.device_phases or summary.phases).get("optimizer", 0.0)
-    is_stacked = loader is not None and loader.collate_name == STACKED
+    is_stacked = loader is not None and loader.collate_name in STACKED
     return [
         Finding(
             cause="padding_waste",
@@ -46,11 +47,13 @@ def _site(session: Session, loader: Loader | None) -> Site | None:
     if loader is None:
         model = main_model(session)
         return model.site if model is not None else None
-    return loader.site if loader.collate_name == STACKED else loader.collate_site or loader.site
+    return loader.site if loader.collate_name in STACKED else loader.collate_site or loader.site
 
 
 def _change(session: Session, loader: Loader | None) -> str:
-    if loader is not None and loader.collate_name == STACKED:
+    if loader is not None and loader.collate_name in STACKED:
+        if loader.framework == "transformers":
+            return 'tokenize without padding="max_length", and data_collator=DataCollatorWithPadding(tokenizer)'
         return "return samples unpadded, and pad to the longest of the batch in a collate_fn: pad_sequence(...)"
     if loader is None:  # it is unknown whether samples are padded to a fixed length or to the longest of the batch
         return "pad to the longest of the batch; sort sections of the shuffled order by length, then form batches"

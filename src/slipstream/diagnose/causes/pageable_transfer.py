@@ -33,8 +33,11 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"Copies to the device take {part_of_ms(transfer_ms, summary.step_ms)} a step; "
             f"{in_bytes(pageable)} of {in_bytes(num_bytes)} came from pageable memory.",
             predicted_gain=gain_without(summary.step_ms, transfer_ms * pageable / num_bytes, SAVED),
-            change=with_loader_argument(loader, "pin_memory", "True") if loader and is_loaders else "x.pin_memory()",
+            change=with_loader_argument(session, loader, "pin_memory", "True")
+            if loader and is_loaders
+            else "x.pin_memory()",
             site=loader.site if loader and is_loaders else site,
+            settings={"pin_memory": "True"} if is_loaders else {},
             techniques=["pinned_memory", "device_prefetch"],
             advice=joined("And copy with .to(device, non_blocking=True).", about_copying(session, device_of(session))),
         )

@@ -45,7 +45,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"The mean step waits {part_of_ms(wait_ms, step_ms)} although workers are idle "
             f"{in_percent(1 - path.busy)} of the time: batches take {in_ms(min(walls))} to {in_ms(max(walls))}.",
             predicted_gain=gain_of(step_ms, then_ms),
-            change=with_loader_argument(path.loader, "prefetch_factor", str(DEEP)),
+            change=with_loader_argument(session, path.loader, "prefetch_factor", str(DEEP)),
+            settings={"prefetch_factor": str(DEEP)},
             site=path.loader.site,
             techniques=["prefetch"],
         )

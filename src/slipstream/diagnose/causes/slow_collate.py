@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream.diagnose.epoch_invariance import is_text
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import total
-from slipstream.diagnose.input_path import costs_time, input_path, step_after
+from slipstream.diagnose.input_path import building_site, costs_time, input_path, step_after
 from slipstream.diagnose.selection import is_single_epoch
 from slipstream.diagnose.source_hints import taking
 from slipstream.diagnose.stack_facts import is_collate, is_torch_picking, line_to_change
@@ -51,7 +51,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             f"step's batch takes to build; the step waits {part_of_ms(path.wait_ms, summary.step_ms)}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change=_change(session, own, is_own),
-            site=hot.site if hot else path.loader.site,
+            site=hot.site if hot else building_site(path.loader),
             techniques=["workers"] if is_own else ["batched_fetch", "buffer_reuse"],
         )
     ]

@@ -6,7 +6,7 @@ import re
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import hottest_line, total
-from slipstream.diagnose.input_path import InputPath, costs_time, granted_share, input_path, step_after
+from slipstream.diagnose.input_path import InputPath, costs_time, data_site, granted_share, input_path, step_after
 from slipstream.diagnose.selection import is_single_epoch
 from slipstream.diagnose.source_hints import joined, taking
 from slipstream.diagnose.speedtest_context import about_decoding, sample_ms
@@ -48,7 +48,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             f"build; the step waits {part_of_ms(path.wait_ms, summary.step_ms)}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change="decode once, np.save the pixels, np.load(..., mmap_mode='r') from then on; or store smaller images",
-            site=hot.site if hot else path.loader.getitem_site or path.loader.site,
+            site=data_site(path.loader, hot),
             techniques=[*techniques, "scaled_decode"] if is_single or small else techniques,
             advice=joined(
                 "" if is_single else "The first epoch still decodes; the gain is that of all later ones.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_named
-from slipstream.diagnose.selection import main_model
+from slipstream.diagnose.selection import main_model, usual_batches
 from slipstream.diagnose.source_hints import each_weight_turned
 from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Finding, Session, Summary
@@ -23,7 +23,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             title="Convolutions in the default layout",
             evidence=f"{model.num_convolutions} convolutions are {in_percent(share)} of the {in_ms(computing_ms)} of "
             f"forward and backward; in channels_last, {rehearsed_words(rehearsal)}.",
-            predicted_gain=rehearsed_gain(summary, rehearsal, computing_ms),
+            predicted_gain=rehearsed_gain(summary, rehearsal, computing_ms, usual_batches(session)),
             change="model = model.to(memory_format=torch.channels_last)"
             if model.moves_alone
             else each_weight_turned("model"),

@@ -6,7 +6,7 @@ import re
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import hottest_line
-from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
+from slipstream.diagnose.input_path import InputPath, costs_time, data_site, input_path, step_after
 from slipstream.diagnose.source_hints import joined, taking
 from slipstream.diagnose.speedtest_context import about_reading, sample_ms
 from slipstream.numbers import in_ms, in_percent, part_of_ms
@@ -35,7 +35,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             f"{_waiting(path)}; the step waits {part_of_ms(path.wait_ms, summary.step_ms)}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change="read only what the sample needs, once: np.memmap(path, mode='r') in __init__ and a slice here",
-            site=hot.site if hot else path.loader.getitem_site or path.loader.site,
+            site=data_site(path.loader, hot),
             techniques=["read_ahead", "sample_cache"],
             advice=joined(_disk(session), about_reading(session, sample_ms(summary, share * path.work_ms))),
         )

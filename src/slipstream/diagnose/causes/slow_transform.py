@@ -8,7 +8,7 @@ from typing import NamedTuple
 from slipstream.diagnose.epoch_invariance import draws, is_parsing, is_text, repeats
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import Hotspot, hottest_function, total
-from slipstream.diagnose.input_path import InputPath, costs_time, input_path, step_after
+from slipstream.diagnose.input_path import InputPath, building_site, costs_time, input_path, step_after
 from slipstream.diagnose.selection import is_single_epoch
 from slipstream.diagnose.stack_facts import is_collate, is_loop, is_torch_picking, line_to_change
 from slipstream.numbers import in_ms, in_percent, part_of_ms
@@ -67,7 +67,7 @@ def _in_a_library(session: Session, summary: Summary, path: InputPath) -> list[F
             f"the step waits {part_of_ms(path.wait_ms, summary.step_ms)}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change=fix.change,
-            site=path.loader.site,
+            site=building_site(path.loader),
             techniques=_answers(session, path, inside),
             advice=fix.advice,
         )

@@ -6,7 +6,7 @@ from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total, watched_stacks
 from slipstream.diagnose.input_path import granted_share
 from slipstream.diagnose.operator_shares import compute_phases_ms
-from slipstream.diagnose.selection import main_model
+from slipstream.diagnose.selection import dissected_share, main_model
 from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Anatomy, Finding, Session, Site, StackCount, Summary
 
@@ -31,12 +31,13 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     forward_ms, backward_ms = summary.phases.get("forward", 0.0), summary.phases.get("backward", 0.0)
     if anatomy is None or compute_phases_ms(summary) + loss_ms < 0.5 * summary.step_ms:
         return []
-    if anatomy.num_operators * LAUNCH_MS > OTHER_KIND * summary.step_ms:
+    num_operators = round(anatomy.num_operators * dissected_share(session))
+    if num_operators * LAUNCH_MS > OTHER_KIND * summary.step_ms:
         return []  # the profiled step was one of the few long ones, so it does not describe the usual step
     is_of_loss = loss_ms > forward_ms and total(in_loss) >= FEWEST_SAMPLES
     if model is not None and model.is_compiled and not is_of_loss:
         return []
-    mean_ms, num_operators = _mean_ms(anatomy), anatomy.num_operators
+    mean_ms = _mean_ms(anatomy)
     # A thread that other programs keep from its core launches operators later.
     slower = 1 / granted_share(session, summary.ceilings)
     launching_ms = num_operators * (1 - _recurrent_share(anatomy)) * LAUNCH_MS * slower
@@ -60,6 +61,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             change=one if is_of_loss else f"{one}, or model = torch.compile(model)",
             site=_site(session, in_loss if is_of_loss else []),
             techniques=[] if is_of_loss else ["compile"],
+            settings={} if is_of_loss else {"compile": "True"},
         )
     ]
 

@@ -59,6 +59,7 @@ def _find_unfused(session: Session, summary: Summary, updates: list[tuple[Optimi
             advice=f"The same for {' and '.join(dict.fromkeys(others))}." if others else "",
             site=optimizer.site,
             techniques=["fused_optimizer"],
+            settings={"fused": "True"},
         )
     ]
 

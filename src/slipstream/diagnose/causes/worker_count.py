@@ -40,7 +40,8 @@ def _too_few(session: Session, summary: Summary, path: InputPath) -> list[Findin
             f"{plural(now, 'worker')} built batches {in_percent(path.busy)} of the time, "
             f"and this machine has {plural(session.environment.num_usable, 'usable core')}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
-            change=with_loader_argument(path.loader, "num_workers", str(workers)),
+            change=with_loader_argument(session, path.loader, "num_workers", str(workers)),
+            settings={"num_workers": str(workers)},
             site=path.loader.site,
             techniques=["workers", "prefetch"],
             advice=worker_advice(session, path.loader, workers),
@@ -67,7 +68,8 @@ def _too_many(session: Session, summary: Summary, path: InputPath) -> list[Findi
             f"{plural(path.loader.num_workers, 'worker')} and {in_ms(alone_ms)} while they are idle, "
             f"on {plural(session.environment.num_usable, 'usable core')}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
-            change=with_loader_argument(path.loader, "num_workers", str(workers)),
+            change=with_loader_argument(session, path.loader, "num_workers", str(workers)),
+            settings={"num_workers": str(workers)},
             site=path.loader.site,
             techniques=["workers"],
         )

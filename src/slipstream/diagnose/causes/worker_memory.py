@@ -4,6 +4,7 @@ running out of memory more than a loss of time.
 
 from __future__ import annotations
 
+from slipstream.diagnose.input_path import data_site
 from slipstream.numbers import in_bytes, plural
 from slipstream.records import Finding, LargeContainer, Loader, Session, Summary, WorkerMemory
 
@@ -38,7 +39,7 @@ def _of_loader(session: Session, loader: Loader, container: LargeContainer) -> F
         "and its page is copied.",
         predicted_gain=1.0,
         change=_change(container),
-        site=loader.getitem_site or loader.site,
+        site=data_site(loader),
         advice=f"In the end each of {plural(loader.num_workers, 'worker')} has its own copy, of about "
         f"{in_bytes(container.num_bytes)}.",
     )

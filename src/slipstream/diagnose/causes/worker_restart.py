@@ -32,7 +32,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             evidence=f"The first step of an epoch takes {in_ms(start_ms)} longer than the others, "
             f"{in_percent(start_ms / epoch_ms)} of an epoch of {plural(round(steps), 'step')}.",
             predicted_gain=gain_of(epoch_ms, epoch_ms - saved_ms),
-            change=with_loader_argument(path.loader, "persistent_workers", "True"),
+            change=with_loader_argument(session, path.loader, "persistent_workers", "True"),
+            settings={"persistent_workers": "True"},
             site=path.loader.site,
             techniques=["persistent_workers"],
             advice=joined(

@@ -79,7 +79,7 @@ class CheckSchedule(Schedule):
             self._round += 1
             self._enter("watch", "watch")
         elif state == "watch" and self._recorder.steps.learnt_from and self._has_time(LEAST_BATCHES, MOST_DRAINING):
-            self._replay.begin(self._replay_steps())  # computed while steps still have their real length
+            self._replay.begin(self._replay_batches())  # computed while steps still have their real length
             self._enter("replay", None)
         elif state in ("replay", "watch") and self._round < _ROUNDS and self._has_time(_ROUND_STEPS):
             self._enter("settle", "warmup")
@@ -117,9 +117,12 @@ class CheckSchedule(Schedule):
         """Returns the minimum duration of a watch block: very short steps contain few stack samples."""
         return min(3.0, 0.1 * self._seconds)
 
-    def _replay_steps(self) -> int:
-        """Returns the number of replayed steps: enough to be timed, and few enough to use up little of the epoch."""
-        return _clamp(int(min(1.0, 0.06 * self._seconds) * 1e9 / self._step_ns()), LEAST_BATCHES, 1000)
+    def _replay_batches(self) -> int:
+        """Returns the number of replayed batches, in whole steps: enough steps to be timed, and few enough batches to
+        use up little of the epoch."""
+        batches = self._recorder.steps.batches_per_step()
+        steps = int(min(1.0, 0.06 * self._seconds) * 1e9 / self._step_ns())
+        return batches * _clamp(steps, -(-LEAST_BATCHES // batches), -(-1000 // batches))
 
     def _prefetched(self) -> int:
         """Returns the number of batches that the training's loader may have prefetched."""

@@ -30,7 +30,8 @@ _FLUSH_S = 0.5
 # returned from a call.
 _BYTECODES = {dis.opmap[name] for name in ("JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE", "FOR_ITER") if name in dis.opmap}
 _LINELESS = ("backward", "optimizer")  # torch's own work: the user's line does not matter
-_CONSUMERS = ("__next__", "_worker_loop")
+_CONSUMERS = ("__next__", "__iter__", "_worker_loop")
+_CONSUMING = ("torch/utils/data/dataloader.py", "torch/utils/data/_utils/worker.py")
 _MAX_DEPTH = 80
 _NO_CODES: Mapping[int, CodeType] = MappingProxyType({})
 _OUR_DEPTH = 8  # callbacks of this package make few nested calls
@@ -157,7 +158,7 @@ class StackSampler:
             if frame is None:
                 break
             code = frame.f_code
-            if code.co_name in _CONSUMERS and phase == "input" and _is_torch_loader(code):
+            if phase == "input" and _requests_batch(code):
                 break  # the frames below requested the batch and do not build it; after a fork they are the parent's
             if user is None and is_user_frame(frame):
                 user = frame
@@ -213,8 +214,9 @@ def _leaf_name(leaf: FrameType) -> str:
     return f"{'/'.join(name.rsplit('/', 2)[-2:])}:{leaf.f_code.co_name}"
 
 
-def _is_torch_loader(code: CodeType) -> bool:
-    return "torch/utils/data/" in code.co_filename.replace("\\", "/")
+def _requests_batch(code: CodeType) -> bool:
+    """Whether the function belongs to torch's loader. A dataset has methods of the same names."""
+    return code.co_name in _CONSUMERS and code.co_filename.replace("\\", "/").endswith(_CONSUMING)
 
 
 def _is_our_own_work(leaf: FrameType) -> bool:

@@ -5,12 +5,12 @@ purpose. A loop counts only if its source text proves what it does."""
 from __future__ import annotations
 
 import ast
-import linecache
 import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from slipstream.observe.user_loops import source_tree
 from slipstream.records import StackCount, Stage
 
 _REFINED: tuple[Stage, ...] = ("other", "python", "sync", "compute", "loss")
@@ -36,16 +36,8 @@ def refine(stack: StackCount) -> Stage:
 @lru_cache(maxsize=64)
 def loops_in(file: str) -> tuple[SourceLoop, ...]:
     """Returns the loops of one source file, or none if the file cannot be parsed."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-        return tuple(loop for node in ast.walk(tree) if (loop := _read_loop(node)) is not None)
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ):  # generated code may be nested too deeply for the parser
-        return ()
+    tree = source_tree(file)
+    return tuple(loop for node in ast.walk(tree) if (loop := _read_loop(node)) is not None) if tree is not None else ()
 
 
 def _read_loop(node: ast.AST) -> SourceLoop | None:

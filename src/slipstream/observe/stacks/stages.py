@@ -11,7 +11,8 @@ from types import CodeType, FrameType
 from slipstream.records import Stage
 
 # (part of the file's path, function or "" for any, stage), in order of precedence. Matched from the leaf outwards.
-_FRAMES: tuple[tuple[str, str, Stage], ...] = (
+# Without a stage, the frames around decide: an image is encoded for a log, for a file, or by an augmentation.
+_FRAMES: tuple[tuple[str, str, Stage | None], ...] = (
     ("/multiprocessing/connection.py", "wait", "wait"),
     ("/multiprocessing/connection.py", "_poll", "wait"),
     ("/multiprocessing/connection.py", "poll", "wait"),
@@ -27,6 +28,12 @@ _FRAMES: tuple[tuple[str, str, Stage], ...] = (
     ("/torch/storage.py", "_share_fd_cpu_", "handover"),
     ("/torch/utils/data/_utils/pin_memory.py", "", "pin"),
     ("/torch/utils/data/_utils/collate.py", "", "collate"),
+    ("/PIL/Image.py", "save", None),
+    ("/PIL/ImageFile.py", "_save", None),
+    ("/PIL/ImageFile.py", "_encode_tile", None),
+    ("ImagePlugin.py", "_save", None),
+    ("/PIL/PngImagePlugin.py", "putchunk", None),
+    ("/PIL/PngImagePlugin.py", "write", None),
     ("/PIL/ImageFile.py", "", "decode"),
     ("/PIL/Image.py", "open", "decode"),
     ("/PIL/Image.py", "_decompression_bomb_check", "decode"),

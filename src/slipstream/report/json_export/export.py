@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from slipstream.diagnose.memory_growth import has_stopped
+from slipstream.diagnose.training_time import binding_length
 from slipstream.memory.forecast import forecast
 from slipstream.memory.remedies import list_remedies
 from slipstream.records import (
@@ -166,7 +167,7 @@ def _evaluation(session: Session) -> EvaluationPart | None:
 
 
 def _training_time(session: Session) -> OutlookPart | None:
-    summary, length = session.summary, session.length
+    summary, length = session.summary, binding_length(session)
     if summary is None or length is None:
         return None
     seconds = (summary.seconds_left, summary.seconds_best)

@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from slipstream.diagnose.hotspots import hottest_line, watched_stacks
-from slipstream.diagnose.selection import num_workers
+from slipstream.diagnose.rollout import LEAST_SHARE, rollouts
+from slipstream.diagnose.selection import has_trained, num_workers
 from slipstream.diagnose.source_hints import place
+from slipstream.diagnose.summary import COMPUTE_PHASES
+from slipstream.diagnose.training_time import binding_length
 from slipstream.diagnose.typical_step import sampled_step
 from slipstream.diagnose.undisturbed import has_headline
 from slipstream.diagnose.validation import collects_experience
@@ -58,10 +61,16 @@ def script_of(session: Session) -> str:
 
 def watched(session: Session) -> str:
     """ "48 steps watched", with the number of steps that the summary rests on; "39 of 48 steps counted" if others were
-    disturbed."""
+    disturbed.
+
+    Calls of a model that nothing is trained with are not called steps of a training, above all if the script has made
+    an optimizer and would have trained later.
+    """
     summary = session.summary
     num_steps = summary.num_steps if summary else len(session.steps)
-    kind = "inference step" if summary and summary.is_inference else "step"
+    if num_steps and session.makes_optimizer and not has_trained(session):
+        return f"no training step watched, {plural(num_steps, 'forward pass', 'es')} before the first"
+    kind = "inference step" if num_steps and not has_trained(session) else "step"
     if summary and summary.num_undisturbed and summary.num_disturbed:
         return f"{num_steps} of {plural(num_steps + summary.num_disturbed, kind)} counted"
     return f"{plural(num_steps, kind)} watched"
@@ -99,6 +108,11 @@ def verdict(session: Session) -> str:
     if not has_headline(session.summary):
         return _not_known(session, session.summary)
     sentence = _bound(session.summary, num_workers(session))
+    if session.makes_optimizer and not has_trained(session):
+        sentence = f"No training step was seen, only calls of the model before the first. {sentence}"
+    acting = rollouts(session)
+    if acting is not None and acting.share >= LEAST_SHARE:
+        sentence += f" {in_percent(acting.share)} of the time are rollouts, in which nothing is trained."
     return sentence if session.findings else f"{sentence} {_without_findings(session, session.summary)}"
 
 
@@ -145,7 +159,7 @@ def training_time(session: Session) -> str:
     sentence = f"{in_seconds(summary.seconds_left)} at this rate"
     if summary.seconds_best is not None and summary.seconds_best < 0.97 * summary.seconds_left:
         sentence += f"; {in_seconds(summary.seconds_best)} if input were free"
-    return f"{whole_training(session.length)}: {sentence}"
+    return f"{whole_training(binding_length(session))}: {sentence}"
 
 
 def evaluation(session: Session) -> str:
@@ -200,9 +214,13 @@ def _bound(summary: Summary, workers: int) -> str:
 
 def _compute(summary: Summary) -> str:
     name = "forward pass" if summary.is_inference else "model"
-    if summary.phases.get("input", 0.0) < 0.1 * summary.step_ms:
-        return f"The {name} limits the speed"
-    return f"The {name} takes most of the step, and it waits for data {_share(summary, 'input')} of the time"
+    busy = sum(summary.phases.get(phase, 0.0) for phase in COMPUTE_PHASES) / summary.step_ms if summary.step_ms else 0.0
+    waits = summary.phases.get("input", 0.0) >= 0.1 * summary.step_ms
+    if busy <= 0.5:
+        sentence = f"The {name} takes {in_percent(busy)} of the step, more than anything else"
+    else:
+        sentence = f"The {name} takes most of the step" if waits else f"The {name} limits the speed"
+    return f"{sentence}, and it waits for data {_share(summary, 'input')} of the time" if waits else sentence
 
 
 def _if_data_were_free(summary: Summary, workers: int) -> str:
@@ -240,6 +258,8 @@ def _without_steps(session: Session) -> str:
         return f"{script} {ending(session)}; no module was called, so there is no step to measure."
     if not session.steps:
         return f"{script} {ending(session)}; a module was called, but no training step could be recognised."
+    if not has_trained(session):
+        return f"{script} {ending(session)}; the model was called, but nothing was trained."
     longer = ": --seconds gives it more time" if session.ending.reason == "stopped" else ""
     return f"{script} {ending(session)}, in its warm-up: too few steps to measure{longer}."
 

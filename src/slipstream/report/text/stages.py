@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from slipstream.diagnose.hotspots import watched_stacks
+from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
 from slipstream.diagnose.input_path import input_path
 from slipstream.diagnose.typical_step import sampled_step
 from slipstream.records import Session, StackCount
@@ -47,7 +47,7 @@ class StageTable(msgspec.Struct, frozen=True):
 def input_stages(session: Session) -> StageTable | None:
     """How a step's batches are built: in a worker if there are workers, else in the main process."""
     path = input_path(session, session.summary) if session.summary else None
-    if path is None or not path.stacks:
+    if path is None or total(path.stacks) < FEWEST_SAMPLES:
         return main_stages(session, "input")
     return _table("input", path.stacks, path.work_ms, path.loader.num_workers)
 
@@ -60,7 +60,7 @@ def main_stages(session: Session, phase: str) -> StageTable | None:
         step = sampled_step(session, session.summary.step_ms, session.summary.phases)
         phase_ms, is_average = step.other_ms, step.is_average
     stacks = watched_stacks(session, "main", (phase,))
-    found = _table(phase, stacks, phase_ms, 0) if stacks and phase_ms > 0 else None
+    found = _table(phase, stacks, phase_ms, 0) if total(stacks) >= FEWEST_SAMPLES and phase_ms > 0 else None
     return msgspec.structs.replace(found, is_average=is_average) if found else None
 
 

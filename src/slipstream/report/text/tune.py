@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from slipstream.diagnose.source_hints import place
+from slipstream.diagnose.training_time import binding_length
 from slipstream.numbers import (
     as_count,
     as_ratio,
@@ -271,7 +272,7 @@ def as_fast(speed: Speed) -> str:
 def _before_and_after(session: Session, tuning: Tuning) -> str:
     if tuning.seconds_before is None or tuning.seconds_after is None:
         return ""
-    whole = whole_training(session.length)
+    whole = whole_training(binding_length(session))
     seconds = f"{in_seconds(tuning.seconds_before)} → {in_seconds(tuning.seconds_after)}"
     return f"{whole[0].upper()}{whole[1:]}: {seconds}. "
 

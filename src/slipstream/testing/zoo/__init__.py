@@ -107,6 +107,7 @@ ODD: list[Case] = [
     Case("odd_compiled", "odd"),
     Case("odd_compiled_step", "odd"),
     Case("odd_inference", "odd"),
+    Case("odd_rollout", "odd"),
     Case("odd_reinforcement", "odd"),
     Case("odd_raises", "odd", exit_code=1),
     Case("odd_exits", "odd", exit_code=3),

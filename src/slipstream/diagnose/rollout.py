@@ -1,0 +1,139 @@
+"""Rollouts: between its updates a reinforcement learner lets the model act in an environment.
+
+Nothing is trained in that time, and it belongs to no single step: a rollout comes before many updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from slipstream.diagnose.hotspots import hottest_line, watched_stacks
+from slipstream.diagnose.selection import blocks_of
+from slipstream.diagnose.source_hints import place
+from slipstream.diagnose.stack_facts import is_logging
+from slipstream.diagnose.statistics import median
+from slipstream.numbers import in_percent, in_seconds, plural
+from slipstream.records import Event, Session
+
+LEAST_SHARE = 0.15  # of the time; less does not deserve a sentence
+# The model acts on the states of a few environments and learns from batches of past ones. A validation of a script
+# without a loader takes batches as large as the training's.
+SMALLER = 2.0
+FEWEST_CALLS = 16  # in a single rollout; a summary of the model, or a test of its shapes, calls it a few times
+BESIDE = ("loss", "update", "saving")  # stages of stack samples that belong to the updates
+
+
+class Rollouts(msgspec.Struct, frozen=True):
+    share: float  # of the time from the first rollout to the last
+    seconds: float  # of one rollout
+    num_calls: float  # of models, in one rollout
+    updates: float  # from one rollout to the next
+
+
+class _Stretch(msgspec.Struct):
+    start_ns: int
+    end_ns: int
+    num_calls: int
+
+
+def rollouts(session: Session) -> Rollouts | None:
+    """The rollouts of a script without a loader, from whole cycles of acting and learning; None if there are none."""
+    events, stretches = _seen(session)
+    if len(stretches) < 2:
+        return None
+    first_ns, last_ns, whole = stretches[0].start_ns, stretches[-1].start_ns, stretches[:-1]
+    updates = [e for e in events if e.kind == "optimizer" and first_ns <= e.start_ns < last_ns]
+    acting_ns = sum(one.end_ns - one.start_ns for one in whole)
+    return Rollouts(
+        share=acting_ns / (last_ns - first_ns),
+        seconds=acting_ns / len(whole) / 1e9,
+        num_calls=sum(one.num_calls for one in whole) / len(whole),
+        updates=len(updates) / len(whole),
+    )
+
+
+def _seen(session: Session) -> tuple[list[Event], list[_Stretch]]:
+    events = _observed(session)
+    has_loader = any(event.kind == "input" for event in session.events)
+    return events, [] if has_loader else _stretches(events, _acting(session, events))
+
+
+def _observed(session: Session) -> list[Event]:
+    """The events until the end of the undisturbed observation: a dissected step takes longer."""
+    end_ns = min((block.start_ns for block in blocks_of(session, ("dissect",))), default=None)
+    kinds = ("forward", "backward", "optimizer")
+    return [e for e in session.events if e.kind in kinds and (end_ns is None or e.start_ns < end_ns)]
+
+
+def _acting(session: Session, events: Sequence[Event]) -> set[int]:
+    """The calls, by identity, in which a model that also learns acts: without gradients, on fewer samples.
+
+    A copy of the model may act in its place, as the old policy of PPO does.
+    """
+    kinds = {model.ident: (model.class_name, model.num_parameters) for model in session.models}
+    learning: dict[object, list[int]] = {}
+    for event in events:
+        if event.kind == "forward" and event.grad and event.samples:
+            learning.setdefault(kinds.get(event.ident, event.ident), []).append(event.samples)
+    usual = {kind: median(samples) for kind, samples in learning.items()}
+    return {
+        id(event)
+        for event in events
+        if event.kind == "forward"
+        and not event.grad
+        and SMALLER * event.samples <= usual.get(kinds.get(event.ident, event.ident), 0.0)
+    }
+
+
+def _stretches(events: Sequence[Event], acting: set[int]) -> list[_Stretch]:
+    """Each lasts from the end of the training before it to the first training call after it."""
+    found: list[_Stretch] = []
+    current: _Stretch | None = None
+    trained_ns = -1
+    for event in events:
+        if id(event) in acting:
+            if current is None:
+                current = _Stretch(trained_ns if trained_ns >= 0 else event.start_ns, event.end_ns, 0)
+            current.num_calls += 1
+        elif event.kind != "forward" or event.grad:
+            if current is not None:
+                current.end_ns = event.start_ns
+                found.append(current)
+                current = None
+            trained_ns = event.end_ns
+    return found
+
+
+def rollout_note(session: Session) -> str:
+    """A sentence if rollouts take a large part of the time, or may do so after the observation; else ""."""
+    seen = rollouts(session)
+    if seen is None:
+        return _first_note(session)
+    if seen.share < LEAST_SHARE:
+        return ""
+    stacks = watched_stacks(session, "main", ("other", "evaluation"))
+    hot = hottest_line(session, [one for one in stacks if one.stage not in BESIDE and not is_logging(one)])
+    where = f" Most samples there are at {place(hot.site)}." if hot else ""
+    return (
+        f"{in_percent(seen.share)} of the time are rollouts, in which the model acts and nothing is trained: "
+        f"{in_seconds(seen.seconds)} with {plural(round(seen.num_calls), 'call')} of the model before every "
+        f"{plural(max(1, round(seen.updates)), 'update')}. The usual step does not contain that time.{where}"
+    )
+
+
+def _first_note(session: Session) -> str:
+    """A sentence if the script was stopped after its first rollout: nobody knows when the next one would come."""
+    events, stretches = _seen(session)
+    if len(stretches) != 1 or stretches[0].num_calls < FEWEST_CALLS:
+        return ""
+    acting_ns = stretches[0].end_ns - stretches[0].start_ns
+    if acting_ns < LEAST_SHARE * (events[-1].end_ns - stretches[0].start_ns):
+        return ""
+    updates = sum(event.kind == "optimizer" and event.start_ns >= stretches[0].end_ns for event in events)
+    return (
+        f"In its first {in_seconds(acting_ns / 1e9)} the model acted in {plural(stretches[0].num_calls, 'call')} and "
+        f"nothing was trained; then {plural(updates, 'update')} followed until the end of the observation. If such "
+        "rollouts come again, their time is missing here. Give the script more time with --seconds."
+    )
