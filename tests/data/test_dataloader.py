@@ -20,6 +20,7 @@ import slipstream
 from slipstream.data import dataloader
 from slipstream.data.dataloader import LoaderChoice
 from slipstream.data.samples.serialise import pack
+from slipstream.seams.loader import read_loader
 
 NUM = 200
 
@@ -231,6 +232,7 @@ def drawn(loader: Any) -> tuple[list[Any], list[bool]]:
 def test_threads_build_the_batches_of_as_many_workers() -> None:
     loader = slipstream.DataLoader(Drawing(), batch_size=4, shuffle=True, thread_workers=2)
     assert loader.choice == LoaderChoice("threads", 0, "thread_workers is 2")
+    assert read_loader(loader, 0, None, None).num_threads == 2
     batches, is_main = drawn(loader)
     assert not any(is_main) and loader.choice.how == "threads"
     # Without persistent workers torch draws the seed of the workers once an epoch, as threads do.

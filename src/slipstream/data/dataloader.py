@@ -61,6 +61,7 @@ class DataLoader(TorchLoader[Any]):
         self._fingerprint: dict[str, Any] = {}  # of the dataset when it was last given to the workers
         self._epoch: weakref.ref[_Epoch] | None = None
         self._trial = LoaderTrial(self._refusal(is_free), int(count_usable_cores()))
+        self.thread_workers = 0
         if thread_workers:
             self._start_threads(thread_workers)
         self._is_gathered = self._trial.is_open and can_gather(self.dataset, self.collate_fn)
@@ -79,6 +80,7 @@ class DataLoader(TorchLoader[Any]):
         reason = thread_obstacle({name: getattr(self, name) for name in ("dataset", "num_workers", "worker_init_fn")})
         if not reason:
             _threads().give(self, count)
+        self.thread_workers = 0 if reason else count
         self._trial.close("plain" if reason else "threads", 0, reason or f"thread_workers is {count}")
         self._log_choice()
 
