@@ -16,7 +16,8 @@ from click.testing import CliRunner, Result
 from slipstream.cli.group import slipstream
 from slipstream.diagnose import diagnose
 from slipstream.recipe.source_edits import edits_of
-from slipstream.records import Choice, Fitting, Recipe, Session, Site, Tuning
+from slipstream.records import Choice, Fitting, Recipe, Session, Site, Speed, Tuning
+from slipstream.records.race import FARTHEST
 from slipstream.store.sessions import save_session
 from slipstream.testing.made_sessions import made_loader, made_model, made_optimizer, made_session
 from slipstream.testing.zoo import HERE
@@ -84,6 +85,73 @@ def test_the_diff_on_stdout_and_the_rest_on_stderr(folder: Path) -> None:
     again = patch("train.py")
     assert (again.exit_code, again.stdout) == (0, "")
     assert "nothing to change: the source already has every edit that can be made" in again.stderr
+
+
+NOTHING = Recipe()
+THREADS = Recipe((Choice("thread_workers", 2),))
+
+
+def tuned(folder: Path, recipe: Recipe, writable: Recipe = NOTHING, speed: Speed | None = None) -> None:
+    session = session_of(folder, recipe)
+    assert session.tuning is not None
+    edits = edits_of(session, writable)
+    figures = {"total": Speed(2.14, 2.0, 2.3, 9), "writable": writable, "writable_speed": speed}
+    tuning = msgspec.structs.replace(session.tuning, **figures, writable_edits=edits)
+    save_session(msgspec.structs.replace(session, script=["train.py", "--steps", "20"], tuning=tuning))
+
+
+def test_the_best_writable_recipe_stands_in_for_the_kept_one(folder: Path) -> None:
+    tuned(folder, THREADS, Recipe((Choice("workers", 2),)), Speed(1.6, 1 / FARTHEST, FARTHEST))
+    done = patch("train.py")
+    assert (
+        done.exit_code == 0
+        and "+loader = DataLoader(Sounds(), batch_size=8, shuffle=True, num_workers=2" in done.stdout
+    )
+    assert (
+        "the recipe: thread_workers=2, 2.14x (2.00–2.30); no edit of the source does it (slipstream run does); "
+        "written: workers=2, about 1.60x." in done.stderr
+    )
+    assert "by hand, thread_workers" not in done.stderr, "workers=2 replaces it"
+    (folder / "slipstream.toml").write_text("version = 1\n[recipe]\nthread_workers = 2\n")
+    assert patch("train.py").stdout == done.stdout, "the recipe file holds what was kept"
+    (folder / "slipstream.toml").write_text("version = 1\n[recipe]\nthread_workers = 1\n")
+    assert "num_workers" not in patch("train.py").stdout, "this recipe was not measured"
+
+
+def test_the_rest_of_a_recipe_is_written_without_a_figure(folder: Path) -> None:
+    tuned(folder, Recipe((*THREADS.choices, Choice("fused_optimizer"))))
+    done = patch("train.py")
+    assert "fused=True" in done.stdout and "num_workers" not in done.stdout
+    assert "no edit of the source does thread_workers=2" in done.stderr
+    assert "written: fused_optimizer, not measured alone (--prove measures it)." in done.stderr
+    assert "by hand, thread_workers" in done.stderr
+
+
+def test_nothing_that_can_be_written_names_why_and_the_command_to_try(folder: Path) -> None:
+    tuned(folder, THREADS)
+    done = patch("train.py")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "nothing to change: no edit of the source does thread_workers=2" in done.stderr
+    assert "slipstream tune --patchable train.py --steps 20" in done.stderr
+
+
+def test_import_writes_the_kept_recipe_with_our_loader(folder: Path) -> None:
+    tuned(folder, THREADS, Recipe((Choice("workers", 2),)), Speed(1.6, 1.5, 1.7, 9))
+    assert (
+        "with slipstream.DataLoader in the source, thread_workers=2 can be written: add --import"
+        in patch("train.py").stderr
+    )
+    done = patch("train.py", "--import", "--write")
+    assert done.exit_code == 0 and "by hand" not in done.stderr, done.stderr
+    text = (folder / "train.py").read_text()
+    assert "import slipstream\nimport torch\n" in text
+    assert "loader = slipstream.DataLoader(Sounds(), batch_size=8, shuffle=True, thread_workers=2)" in text
+    ran = subprocess.run(
+        [sys.executable, "train.py", "--steps", "20"], cwd=folder, capture_output=True, text=True, timeout=100
+    )
+    assert ran.returncode == 0 and "step 20 loss" in ran.stdout, ran.stderr
+    again = patch("train.py", "--import")
+    assert again.stdout == "" and "the source already has every edit" in again.stderr
 
 
 def test_arguments_of_the_script_are_ignored(folder: Path) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ import slipstream
 from slipstream.data import dataloader
 from slipstream.data.dataloader import LoaderChoice
 from slipstream.data.samples.serialise import pack
+from slipstream.seams.loader import read_loader
 
 NUM = 200
 
@@ -197,3 +201,71 @@ def test_an_obstacle_to_workers_is_reported(two_workers: None, monkeypatch: pyte
     assert set(makers) == {-1} and loader.choice == LoaderChoice(
         "plain", 0, "the dataset holds an open file", loader.choice.load_ms, loader.choice.step_ms
     )
+
+
+class Drawing(Dataset[Any]):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        return index, torch.rand(()).item(), threading.current_thread() is threading.main_thread()
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """The patches last until the process ends, so the test takes them back."""
+    yield
+    dataloader._patches().close()
+    dataloader._patches.cache_clear()
+    dataloader._threads.cache_clear()
+
+
+def drawn(loader: Any) -> tuple[list[Any], list[bool]]:
+    torch.manual_seed(4)
+    read = [batch for _ in range(2) for batch in loader]
+    return [[x.tolist(), noise.tolist()] for x, noise, _ in read] + [torch.rand(2).tolist()], [
+        bool(flag) for *_, flags in read for flag in flags
+    ]
+
+
+@pytest.mark.usefixtures("threads")
+def test_threads_build_the_batches_of_as_many_workers() -> None:
+    loader = slipstream.DataLoader(Drawing(), batch_size=4, shuffle=True, thread_workers=2)
+    assert loader.choice == LoaderChoice("threads", 0, "thread_workers is 2")
+    assert read_loader(loader, 0, None, None).num_threads == 2
+    batches, is_main = drawn(loader)
+    assert not any(is_main) and loader.choice.how == "threads"
+    # Without persistent workers torch draws the seed of the workers once an epoch, as threads do.
+    assert batches == drawn(TorchLoader(Drawing(), batch_size=4, shuffle=True, num_workers=2))[0]
+
+
+@pytest.mark.usefixtures("threads")
+def test_dataset_that_threads_cannot_read_is_read_without_them() -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(range(4))
+
+    loader = slipstream.DataLoader(Stream(), thread_workers=2)
+    assert (loader.choice.how, loader.choice.reason) == (
+        "plain",
+        "an iterable dataset yields its samples one at a time",
+    )
+    assert [int(batch) for batch in loader] == [0, 1, 2, 3]
+
+    class Locked(Drawing):
+        def __reduce__(self) -> Any:
+            raise TypeError("not to be copied")
+
+    loader = slipstream.DataLoader(Locked(), batch_size=4, thread_workers=2)
+    assert len(list(loader)) == 10 and loader.choice.how == "plain"
+
+
+def test_script_with_threads_ends_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nimport slipstream\nfrom torch.utils.data import TensorDataset\n"
+        "loader = slipstream.DataLoader(TensorDataset(torch.arange(40)), batch_size=4, thread_workers=2)\n"
+        "print(next(iter(loader))[0].tolist())\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 1, 2, 3]\n", "")

@@ -166,3 +166,56 @@ def test_model_that_stores_a_loss_with_its_graph_is_copied() -> None:
     found, reasons = rehearse((model, (images,), {}), [], 0.0, 2.0)
     assert not reasons and found
     assert model.losses["mean"] is kept and kept.grad_fn is not None
+
+
+class Layers(torch.nn.Module):
+    """Two layers, each of which takes 0.1 s forward and 0.2 s backward, and `factor` times as long under autocast."""
+
+    def __init__(self, course: Course, factor: float) -> None:
+        super().__init__()
+        self.course, self.factor = course, factor
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)])
+
+    def __deepcopy__(self, memo: object) -> Layers:
+        return Layers(self.course, self.factor)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = self.factor if torch.is_autocast_enabled("cpu") else 1.0
+        for layer in self.layers:
+            x = layer(x)
+            self.course.now_s += 0.1 * factor
+            if x.requires_grad:
+                x.register_hook(lambda _: setattr(self.course, "now_s", self.course.now_s + 0.2 * factor))
+        return x
+
+
+@pytest.mark.parametrize(("factor", "num_pairs"), [(4.0, 2), (30.0, 1)])
+def test_hopeless_bf16_ends_after_the_first_pairs(
+    monkeypatch: pytest.MonkeyPatch, factor: float, num_pairs: int
+) -> None:
+    course = Course(monkeypatch)
+    found = ModelRehearsal(Layers(course, factor), (torch.randn(2, 4),), {}).bf16(2.0)
+    assert found is not None and found.num_pairs == num_pairs and found.high < 1 / 3
+    assert found.now_ms == pytest.approx(600) and found.then_ms > 3 * found.now_ms
+    assert course.now_s - 100 < 10, "30 times a step would be 18 s"
+
+
+def test_bf16_that_is_not_hopeless_is_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+    course = Course(monkeypatch)
+    found = ModelRehearsal(Layers(course, 0.5), (torch.randn(2, 4),), {}).bf16(20.0)
+    assert found is not None and found.num_pairs >= 5 and found.ratio == pytest.approx(2)
+
+
+def test_step_longer_than_the_time_left_is_not_tried_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    course = Course(monkeypatch)
+    assert ModelRehearsal(Layers(course, 30.0), (torch.randn(2, 4),), {}).bf16(0.5) is None
+    assert course.now_s - 100 == pytest.approx(1.2), "two steps, neither of them in bf16"
+
+
+def test_bf16_is_rehearsed_on_every_cpu() -> None:
+    model = convnet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found, reasons = rehearse((model, (torch.randn(2, 3, 8, 8),), {}), [optimizer], 0.0, 2.0)
+    assert not reasons and [one.remedy for one in found][-2:] == ["fused_optimizer", "bf16"]
+    found, _ = rehearse((convnet().bfloat16(), (torch.randn(2, 3, 8, 8).bfloat16(),), {}), [], 0.0, 2.0)
+    assert "bf16" not in [one.remedy for one in found]

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from slipstream.records import Rehearsal
 from slipstream.techniques import mixed_precision
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._models import loss_scaler
@@ -266,3 +267,12 @@ def test_fp16_is_declined_where_the_script_would_see_scaled_gradients(applied: A
         model[0].weight.register_hook(seen.append)  # type: ignore[union-attr,operator]
         backward(functional.mse_loss(model(torch.randn(2, 8)), torch.zeros(2, 4)))
     assert "hooks" in context.declined[0] and torch.equal(seen[0], model[0].weight.grad)  # type: ignore[arg-type]
+
+
+def test_what_the_rehearsal_shows_to_be_hopeless_is_not_raced() -> None:
+    hopeless = Rehearsal("bf16", "", 58.0, 812.0, 1 / 14, 1 / 15, 1 / 13, 2)
+    answer = mixed_precision.applies(Observation(made_session(model=made_model(), rehearsals=[hopeless])))
+    assert not answer.is_yes
+    assert answer.reason == "a copy of the model is 14.0x slower in bf16 on this CPU (812 ms instead of 58 ms)"
+    slower = msgspec.structs.replace(hopeless, ratio=0.5, low=0.2, high=0.6)
+    assert mixed_precision.applies(Observation(made_session(model=made_model(), rehearsals=[slower]))).is_yes

@@ -49,6 +49,9 @@ def test_declines_with_a_reason() -> None:
     assert why_not(Observation(made_session(has_loader=False))) == "the script has no DataLoader"
     assert "one by one" in why_not(seen(is_iterable=True))
     assert "input takes only" in why_not(seen(input_ms=0.1))
+    for technique in (thread_workers, workers):
+        answer = technique.applies(seen(num_threads=2))
+        assert answer.is_already_so and answer.reason == "2 threads of slipstream.DataLoader build the batches"
     assert "on cuda:0" in why_not(seen(tensor_facts=[TensorFacts("[0]", [4], "float32", "cuda:0", 16)]))
     assert "only 1 batch" in why_not(seen(num_batches=1))
     assert "memory has no room" in why_not(seen(tensor_facts=[TensorFacts("[0]", [4], "float32", "cpu", 2**33)]))
@@ -115,6 +118,14 @@ class Squares(Dataset[Any]):
 def test_the_edit_is_by_hand() -> None:
     (edit,) = thread_workers.edit(seen(), 2)
     assert edit.kind == "by_hand" and "slipstream run" in edit.reason
+
+
+def test_import_edit_uses_our_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    first, second = thread_workers.import_edit(seen(), 2)
+    assert (first.kind, first.call, first.text) == ("loader", "DataLoader", "slipstream.DataLoader")
+    assert (second.kind, second.argument, second.text) == ("argument", "thread_workers", "2")
+    assert not thread_workers.import_edit(seen(framework="transformers"), 2), "it ignores the class of the loader"
 
 
 def test_threads_wait_asleep_if_cores_are_few(monkeypatch: pytest.MonkeyPatch) -> None:

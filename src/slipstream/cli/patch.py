@@ -18,7 +18,8 @@ from slipstream.report.text.verdicts import reason_of
 from slipstream.supervise.signals import EndedBySignal
 
 if TYPE_CHECKING:
-    from slipstream.records import Recipe, Session, Verdict
+    from slipstream.recipe.source_edits import Written
+    from slipstream.records import Recipe, Session, Speed, Verdict
     from slipstream.rewrite.make_patch import LeftByHand, Patch
 
 RECIPE = "slipstream.toml"
@@ -47,6 +48,12 @@ RECIPE = "slipstream.toml"
     metavar="FILE",
     help="The recipe. Default: this script's slipstream.toml, or else the recipe in the session.",
 )
+@click.option(
+    "--import",
+    "may_import",
+    is_flag=True,
+    help="Also write slipstream.DataLoader, for what torch's DataLoader cannot do. The script then imports slipstream.",
+)
 @click.option("--write", "is_written", is_flag=True, help="Change the files instead of printing the diff.")
 @click.option(
     "--force", is_flag=True, help="With --write: write even over uncommitted changes, or if the patch is not proved."
@@ -66,6 +73,7 @@ def command(
     is_module: bool,
     session_name: str,
     recipe_path: Path | None,
+    may_import: bool,
     is_written: bool,
     force: bool,
     is_proved: bool,
@@ -81,6 +89,7 @@ def command(
     slipstream patch train.py --write                change the files
     slipstream patch train.py | git apply            the same, with git
     slipstream patch train.py --prove                measure the patched source first
+    slipstream patch train.py --import               also write slipstream.DataLoader
     slipstream patch --session nightly.msgpack -m package.train
 
     An edit is made where the call is, also in imported modules, but only inside the project. Formatting and comments
@@ -95,22 +104,60 @@ def command(
     path = _source_file(typed)
     session = _session(session_name, path)
     recipe = _recipe(recipe_path, typed, path, session)
-    patch = _make(session, recipe, path)
+    written = _written(session, recipe, may_import)
+    if written.lost.choices:
+        _say_lost(written, recipe, session, typed, may_import)
+    patch = _make(session, written, path, may_import)
     _say_left(patch.left, typed)
     if not patch.files:
-        _say(f"nothing to change{_why_nothing(patch, recipe, session)}.")
+        _say(f"nothing to change{_why_nothing(patch, written, recipe, session)}.")
         return None
     if is_proved:
-        return functools.partial(_prove, patch, session, path, _seconds(budget), is_written, force)
+        return functools.partial(_prove, patch, session, written.speed, path, _seconds(budget), is_written, force)
     _give(patch, path, is_written, force)
     return None
 
 
-def _why_nothing(patch: Patch, recipe: Recipe, session: Session) -> str:
+def _written(session: Session, recipe: Recipe, may_import: bool) -> Written:
+    from slipstream.recipe.source_edits import written_of
+
+    return written_of(session, recipe, may_import)
+
+
+def _say_lost(written: Written, recipe: Recipe, session: Session, typed: list[str], may_import: bool) -> None:
+    """Says what of the recipe no edit of the source does, what is written in its place, and what else can be done."""
+    from slipstream.recipe.source_edits import can_import
+
+    lost = "it" if len(written.lost.choices) == len(recipe.choices) == 1 else str(written.lost)
+    words = [f"the recipe: {_measured(recipe, written.total)}; no edit of the source does {lost} (slipstream run does)"]
+    if written.recipe.choices:
+        unknown = "" if written.speed is not None else ", not measured alone (--prove measures it)"
+        words.append(f"written: {_measured(written.recipe, written.speed)}{unknown}")
+    _say(f"{'; '.join(words)}.")
+    if not may_import and (importable := can_import(session, written.lost)).choices:
+        _say(f"with slipstream.DataLoader in the source, {importable} can be written: add --import.")
+    if not written.recipe.choices:
+        again = shlex.join([*typed, *session.script[len(typed) :]])
+        _say(f"to search among what can be written: slipstream tune --patchable {again}")
+
+
+def _measured(recipe: Recipe, speed: Speed | None) -> str:
+    from slipstream.numbers import as_ratio, between_ratios
+
+    if speed is None:
+        return str(recipe)
+    if not speed.is_bounded:
+        return f"{recipe}, about {as_ratio(speed.ratio)}"
+    return f"{recipe}, {as_ratio(speed.ratio)} ({between_ratios(speed.low, speed.high)})"
+
+
+def _why_nothing(patch: Patch, written: Written, recipe: Recipe, session: Session) -> str:
     if patch.done:
         return ": the source already has every edit that can be made"
     if not recipe.choices and session.command == "tune":
         return ": the tuning kept nothing. slipstream check may find other causes, and patch can fix some of them"
+    if written.lost.choices and not written.recipe.choices:
+        return f": no edit of the source does {written.lost}"
     return ""
 
 
@@ -130,14 +177,22 @@ def _seconds(budget: str) -> float:
         raise click.BadParameter(str(error), param_hint="--budget") from None
 
 
-def _prove(patch: Patch, session: Session, path: Path, budget_s: float, is_written: bool, force: bool) -> int:
-    """Race the patch, then print or write it.
+def _prove(
+    patch: Patch,
+    session: Session,
+    speed: Speed | None,
+    path: Path,
+    budget_s: float,
+    is_written: bool,
+    force: bool,
+) -> int:
+    """Race the patch, then print or write it. `speed` is what the tuning measured for it.
 
     A patch that is not proved faster, or whose numerics are not sound, is not written without --force.
     """
     try:
         verdict = _race(patch, session, budget_s)
-        words = _proof(verdict, session)
+        words = _proof(verdict, speed)
         _say(words)
         if is_written and verdict.decision != "kept" and not force:
             raise Refused(
@@ -177,14 +232,13 @@ def _race(patch: Patch, session: Session, budget_s: float) -> Verdict:
         raise Refused(str(error)) from None
 
 
-def _proof(verdict: Verdict, session: Session) -> str:
+def _proof(verdict: Verdict, tuned: Speed | None) -> str:
     """The result of the race in one line. It stands above the diff."""
     from slipstream.numbers import as_ratio, times
 
     speed = times(verdict.speed) if verdict.speed is not None else reason_of(verdict)
     numerics = f"; {describe_numerics(verdict.numerics)}" if verdict.numerics is not None else ""
-    total = session.tuning.total if session.tuning is not None else None
-    recipe = f"; the recipe had {as_ratio(total.ratio)}" if total is not None else ""
+    recipe = f"; the recipe had {as_ratio(tuned.ratio)}" if tuned is not None else ""
     words = {"kept": "proved", "rejected": "refuted"}.get(verdict.decision, verdict.decision)
     return f"patched, against the original: {words}, {speed}{numerics}{recipe}"
 
@@ -279,14 +333,14 @@ def _is_same(script: Sequence[str], typed: Sequence[str]) -> bool:
     return names[0] == names[1]
 
 
-def _make(session: Session, recipe: Recipe, path: Path) -> Patch:
+def _make(session: Session, written: Written, path: Path, may_import: bool) -> Patch:
     from slipstream.recipe.source_edits import edits_in
     from slipstream.rewrite.errors import PatchError
     from slipstream.rewrite.finding_edits import cures
     from slipstream.rewrite.make_patch import make_patch
     from slipstream.rewrite.source_tree import SourceTree
 
-    edits = [*edits_in(session, recipe), *cures(session)]
+    edits = [*edits_in(session, written.recipe, may_import), *edits_in(session, written.by_hand), *cures(session)]
     try:
         return make_patch(edits, SourceTree(session, path, _script_of(session)))
     except PatchError as error:

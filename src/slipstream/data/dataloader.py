@@ -1,6 +1,8 @@
 """`slipstream.DataLoader`: torch's DataLoader that measures in its first batches whether worker processes, or indexing
 a whole batch at once, would deliver batches faster.
 
+With `thread_workers`, threads of this process build the batches, and nothing is measured.
+
 Arguments that the caller gives are never changed. Batches come in torch's order. If the dataset draws random numbers
 and workers are chosen, the workers draw different numbers than the script's process would. The loader makes no choice
 for iterable datasets.
@@ -11,6 +13,7 @@ of any loader and any clock."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import math
@@ -26,10 +29,13 @@ from torch.utils.data import BatchSampler, IterableDataset
 from torch.utils.data import DataLoader as TorchLoader
 
 from slipstream.data.samples.batch_fetch import can_gather, use_gather
+from slipstream.data.threads.blockers import thread_obstacle
+from slipstream.data.threads.install import Threads
 from slipstream.data.workers.dataset_fingerprint import difference, look, look_closely, unread
 from slipstream.data.workers.worker_blockers import obstacle
 from slipstream.machine.environment import count_usable_cores
 from slipstream.numbers import plural
+from slipstream.seams.patching import Patches
 
 _SIGNATURE = inspect.signature(TorchLoader.__init__)
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
@@ -38,9 +44,10 @@ _log = logging.getLogger("slipstream")
 
 
 class DataLoader(TorchLoader[Any]):
-    """Takes the same arguments as torch's DataLoader. `choice` holds what was chosen and why."""
+    """Takes the same arguments as torch's DataLoader, and `thread_workers`: the number of threads that build batches.
+    `choice` holds what was chosen and why."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, thread_workers: int = 0, **kwargs: Any) -> None:
         given = _SIGNATURE.bind(self, *args, **kwargs).arguments
         given.pop("self")
         is_free = "num_workers" not in given
@@ -54,6 +61,9 @@ class DataLoader(TorchLoader[Any]):
         self._fingerprint: dict[str, Any] = {}  # of the dataset when it was last given to the workers
         self._epoch: weakref.ref[_Epoch] | None = None
         self._trial = LoaderTrial(self._refusal(is_free), int(count_usable_cores()))
+        self.thread_workers = 0
+        if thread_workers:
+            self._start_threads(thread_workers)
         self._is_gathered = self._trial.is_open and can_gather(self.dataset, self.collate_fn)
         if self._is_gathered:
             self._trial.close("gather", 0, "the dataset consists of arrays, so a whole batch can be indexed at once")
@@ -61,7 +71,22 @@ class DataLoader(TorchLoader[Any]):
 
     @property
     def choice(self) -> LoaderChoice:
+        if self._trial.choice.how == "threads" and not _threads().has(self):
+            self._trial.close("plain", 0, "the threads were given up; the log says why")
         return self._trial.choice
+
+    def _start_threads(self, count: int) -> None:
+        """The threads replace worker processes: `num_workers` then says only whose random numbers they draw."""
+        reason = thread_obstacle({name: getattr(self, name) for name in ("dataset", "num_workers", "worker_init_fn")})
+        if not reason:
+            _threads().give(self, count)
+        self.thread_workers = 0 if reason else count
+        self._trial.close("plain" if reason else "threads", 0, reason or f"thread_workers is {count}")
+        self._log_choice()
+
+    def _get_iterator(self) -> Any:
+        plain: Any = super()._get_iterator
+        return _threads().iterator_of(self, plain) if self.choice.how == "threads" else plain()
 
     def _refusal(self, is_free: bool) -> str:
         """The reason why the loader makes no choice; "" if it makes one."""
@@ -183,7 +208,21 @@ class _Epoch:
             self._loader._log_choice()
 
 
-How = Literal["plain", "gather", "workers", "undecided"]
+@functools.cache
+def _threads() -> Threads:
+    """The threads of all loaders of this process. The functions that draw random numbers are patched at the first
+    epoch with threads, until the process ends, so that each thread draws numbers of its own."""
+    threads = Threads(lambda why: _log.info("DataLoader: %s", why))
+    threads.prepare(_patches())
+    return threads
+
+
+@functools.cache
+def _patches() -> Patches:
+    return Patches(lambda name, fault: _log.warning("DataLoader: %s: %r", name, fault), lambda: False)
+
+
+How = Literal["plain", "gather", "workers", "threads", "undecided"]
 LOOKED_AT = 8  # measured batches, after the warm-up batches
 SETTLING = 2  # warm-up batches
 LEAST_SHARE = 0.1  # share of an iteration spent waiting for the batch; below it, workers cannot gain anything notable

@@ -51,7 +51,7 @@ _LONGER = "Times are longer than on a quiet machine; shares of the step mean mor
 def machine_notes(session: Session, summary: Summary) -> list[str]:
     notes: list[str] = []
     path = input_path(session, summary)
-    if path is not None and path.loader.num_workers == 0 and costs_time(summary, path):
+    if path is not None and not (path.loader.num_workers or path.loader.num_threads) and costs_time(summary, path):
         usable = session.environment.num_usable
         if usable < 1.5 and path.waits < 0.5:
             notes.append(f"The loader has no workers, but with {usable:g} usable core they would gain nothing here.")

@@ -18,6 +18,7 @@ import torch
 from slipstream.machine.environment import count_usable_cores
 from slipstream.observe.torch_facts import read_torch_facts
 from slipstream.records import Rehearsal
+from slipstream.records.rehearsal import HOPELESS
 from slipstream.seams.batches import copy_batch
 from slipstream.seams.module_copy import copy_module
 from slipstream.seams.nested import walk_tensors
@@ -26,6 +27,7 @@ _MAX_PARAMETERS = 200_000_000
 _ROUNDS = 41
 _LEAST_ROUNDS = 5
 _SURE_ROUNDS = 11  # with 11 pairs the interval tolerates two disturbed pairs; with 5 it tolerates none
+_HOPELESS_PAIRS = 2  # so many hopeless pairs in a row end a rehearsal: one alone may be an accident
 
 Run = Callable[[], Any]
 
@@ -49,6 +51,10 @@ def race(remedy: str, setting: str, now: Run, then: Run, seconds: float) -> Rehe
         else:
             first, second = _timed_ms(now), _timed_ms(then)
         pairs.append((first, second))
+    return _result(remedy, setting, pairs)
+
+
+def _result(remedy: str, setting: str, pairs: list[tuple[float, float]]) -> Rehearsal:
     ratios, outside = _ratios(pairs)
     return Rehearsal(
         remedy=remedy,
@@ -127,8 +133,52 @@ class ModelRehearsal:
         return msgspec.structs.replace(rehearsal, breaks_values=was_finite and not self._is_finite())
 
     def bf16(self, seconds: float) -> Rehearsal | None:
-        lower = torch.autocast(self._device, dtype=torch.bfloat16)
-        return race("bf16", "", self._run, self._within(lambda: lower), seconds)
+        """On a CPU without units for bf16 a run may take 30 times as long as in fp32. The rehearsal then ends after the
+        first pairs. Within a run it ends as soon as that is clear and the time is over; the figure is then a lower
+        bound."""
+        deadline = time.monotonic() + seconds
+        autocast = torch.autocast(self._device, dtype=torch.bfloat16)
+        lower = self._within(lambda: autocast)
+        self._run()  # the first call allocates and chooses kernels
+        pairs: list[tuple[float, float]] = []
+        while len(pairs) < _HOPELESS_PAIRS:
+            now_ms = _timed_ms(self._run)
+            now_s = time.monotonic()
+            if now_s + now_ms / 1e3 > deadline and not pairs:
+                return None
+            lower_ms, is_whole = self._timed_until(lower, max(deadline, now_s + HOPELESS * now_ms / 1e3))
+            now_ms = now_ms if is_whole else max(now_ms, _timed_ms(self._run))  # slow in the same seconds too?
+            if lower_ms <= HOPELESS * now_ms:
+                return race("bf16", "", self._run, lower, deadline - time.monotonic())
+            pairs.append((now_ms, lower_ms))
+            if not is_whole:
+                break  # a second run would take as long again
+        return _result("bf16", "", pairs)
+
+    def _timed_until(self, run: Run, end_s: float) -> tuple[float, bool]:
+        """The milliseconds of a run, and whether it was whole. Between two modules, forward or backward, it is ended if
+        it is later than `end_s`."""
+
+        def check(*_: Any) -> None:
+            if time.monotonic() > end_s:
+                raise _TooLongError
+
+        def follow(module: torch.nn.Module, args: Any, output: Any) -> None:
+            check()
+            tensors: list[Any] = [tensor for _, tensor in walk_tensors(output)]
+            for tensor in tensors:
+                if tensor.requires_grad:
+                    handles.append(tensor.register_hook(check))
+
+        handles: list[Any] = [module.register_forward_hook(follow) for module in self._model.modules()]
+        start = time.perf_counter()
+        try:
+            return _timed_ms(run), True
+        except _TooLongError:
+            return (time.perf_counter() - start) * 1e3, False
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def _within(self, *contexts: Callable[[], AbstractContextManager[Any]]) -> Run:
         def run() -> None:
@@ -151,6 +201,10 @@ class ModelRehearsal:
         total = sum(t.float().sum() for _, t in walk_tensors(output) if t.is_floating_point() and t.requires_grad)
         if isinstance(total, torch.Tensor):
             torch.autograd.backward(total)
+
+
+class _TooLongError(Exception):
+    """Ends a run of the copy."""
 
 
 def _copy_model(model: torch.nn.Module) -> torch.nn.Module:
@@ -229,6 +283,7 @@ def rehearse(
     except Exception as fault:  # a model that cannot be copied
         reasons.append(f"the model could not be copied to try remedies on it: {type(fault).__name__}: {fault}")
     tasks += [("fused", partial(fused_optimizer, optimizer)) for optimizer in optimizers if _could_fuse(optimizer)]
+    tasks.sort(key=lambda task: task[0] == "bf16")  # last, because it may take longer than its share of the time
     done: list[Rehearsal] = []
     deadline = time.monotonic() + seconds
     for position, (name, task) in enumerate(tasks):
@@ -256,7 +311,10 @@ def _model_tasks(
         wanted.append(("threads", lambda copied: lambda seconds: copied.threads(cores, seconds)))
     if device == "cpu" and denormal_share > _DENORMAL:
         wanted.append(("flush_denormals", lambda copied: copied.flush_denormals))
-    if read_torch_facts(device).has_fast_bf16 and all(p.dtype == torch.float32 for p in model.parameters()):
+    # On every CPU: without units for bf16 it shows how much slower it is, so that no tuning tries it.
+    if (device == "cpu" or read_torch_facts(device).has_fast_bf16) and all(
+        p.dtype == torch.float32 for p in model.parameters()
+    ):
         wanted.append(("bf16", lambda copied: copied.bf16))
     if not wanted:
         return []

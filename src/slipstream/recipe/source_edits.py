@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slipstream.records import Choice, Edit, Recipe, Session
-from slipstream.techniques._core.catalogue import Technique, catalogue
+import msgspec
+
+from slipstream.recipe.conflicts import conflict_with, find_conflicts
+from slipstream.records import Choice, Edit, Recipe, Session, Speed
+from slipstream.techniques._core.catalogue import Technique, catalogue, import_edits_of
 from slipstream.techniques._core.observation import Observation
 
 
@@ -54,10 +57,66 @@ def _unwritten(ident: str, technique: Technique, observation: Observation) -> li
     return [Edit(ident, "by_hand", None, reason=f"there is nothing to write: {answer.reason}")]
 
 
-def edits_in(session: Session, recipe: Recipe) -> list[Edit]:
-    """The edits for the recipe, preferably those stored in the session, which were made where the race ran."""
-    tuning = session.tuning
-    raced = {choice for choice in recipe.choices if tuning and choice in tuning.recipe.choices}
-    names = {choice.technique for choice in raced}
-    kept = [edit for edit in tuning.edits if edit.technique in names] if tuning else []
-    return edits_of(session, recipe, kept)
+def edits_in(session: Session, recipe: Recipe, may_import: bool = False) -> list[Edit]:
+    """The edits for the recipe, preferably those stored in the session, which were made where the race ran. With
+    `may_import`, edits that import slipstream take the place of those that are made by hand."""
+    made: list[Edit] = []
+    observation, tuning = Observation(session), session.tuning
+    if may_import:
+        for choice in recipe.choices:
+            made += _importing(observation, choice)
+    if tuning is not None:
+        for raced, edits in ((tuning.recipe, tuning.edits), (tuning.writable, tuning.writable_edits)):
+            names = {choice.technique for choice in recipe.choices if choice in raced.choices}
+            names -= {edit.technique for edit in made}
+            made += [edit for edit in edits if edit.technique in names]
+    return edits_of(session, recipe, made)
+
+
+def _importing(observation: Observation, choice: Choice) -> list[Edit]:
+    """The edits that import slipstream, if the technique has no others."""
+    technique = catalogue()[choice.technique]
+    if is_writable(observation, choice, technique):
+        return []
+    return import_edits_of(technique, observation, choice.setting)
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What `slipstream patch` writes of a recipe."""
+
+    recipe: Recipe
+    lost: Recipe  # the choices that no edit of the source does
+    by_hand: Recipe  # those of them that nothing in `recipe` replaces
+    total: Speed | None = None  # the tuning's figure for the whole recipe, and for what is written
+    speed: Speed | None = None
+
+
+def written_of(session: Session, recipe: Recipe, may_import: bool = False) -> Written:
+    """The recipe itself if all of it can be written. Otherwise the best one that can be written, if the tuning measured
+    one, and else the choices that can be written."""
+    observation, known, tuning = Observation(session), catalogue(), session.tuning
+    is_kept = tuning is not None and set(recipe.choices) == set(tuning.recipe.choices)
+    total = tuning.total if tuning is not None and is_kept else None
+    imported = [choice for choice in recipe.choices if may_import and _importing(observation, choice)]
+    lost = [choice for choice in recipe.choices if choice not in imported and _is_lost(observation, choice)]
+    if not lost:
+        return Written(recipe, Recipe(), Recipe(), total, total)
+    rest, speed = Recipe(tuple(choice for choice in recipe.choices if choice not in lost)), None
+    if tuning is not None and is_kept and tuning.writable.choices and not imported:
+        rest, speed = tuning.writable, tuning.writable_speed
+    conflicts = find_conflicts({one.technique: known[one.technique].CARD for one in (*recipe.choices, *rest.choices)})
+    by_hand = [choice for choice in lost if conflict_with(choice.technique, rest, conflicts) is None]
+    return Written(rest, Recipe(tuple(lost)), Recipe(tuple(by_hand)), total, speed)
+
+
+def _is_lost(observation: Observation, choice: Choice) -> bool:
+    """Whether an edit is needed and cannot be written. Where nothing needs to be done, nothing is lost."""
+    technique = catalogue()[choice.technique]
+    edits = technique.edit(observation, choice.setting)
+    return bool(edits) and not is_writable(observation, choice, technique)
+
+
+def can_import(session: Session, recipe: Recipe) -> Recipe:
+    """The choices that `slipstream.DataLoader` makes possible."""
+    observation = Observation(session)
+    return Recipe(tuple(choice for choice in recipe.choices if _importing(observation, choice)))

@@ -36,6 +36,7 @@ class Loader(msgspec.Struct, frozen=True, rename={"container": "hoard"}):
     tensor_facts: list[TensorFacts] = []
     framework: str = ""  # "transformers", "lightning", "accelerate" if one of them built it
     container: LargeContainer | None = None  # searched only for loaders with workers
+    num_threads: int = 0  # of a slipstream.DataLoader with threads, which replace its workers
     draws: bool | None = None  # whether building its batches without workers draws random numbers; None: not checked
 
 

@@ -44,6 +44,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
 EditKind = Literal[
     "argument",  # an argument of the call at the site
+    "loader",  # slipstream.DataLoader in the place of torch's in the call at the site
     "before",  # a statement before the one at the site
     "around",  # a context around the forward pass at the site, up to its backward pass
     "scaler",  # a gradient scaler for the loss whose forward pass is at the site; argument: the optimizer's class

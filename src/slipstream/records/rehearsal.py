@@ -3,7 +3,13 @@ shapes. The copy is timed alternately with and without the remedy."""
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+# How many times as slow as now a remedy must be to be hopeless: no setting of it, and no technique beside it, makes up
+# for that.
+HOPELESS: Final = 3.0
 
 
 class Rehearsal(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from slipstream.records import Edit
 from slipstream.rewrite.errors import ByHandError, MissingError
 from slipstream.rewrite.locate import calls_at, one_call_at
 from slipstream.rewrite.names import ScopeNames
+from slipstream.rewrite.own_loader import use_own_loader
 from slipstream.rewrite.source import SourceText, Splice
 
 # Arguments that may be given by position, in torch's own order.
@@ -30,7 +31,7 @@ _FRAMEWORK = "TrainingArguments"
 
 
 def change_arguments(source: SourceText, names: ScopeNames, line: int, edits: Sequence[Edit]) -> list[Splice]:
-    """Changes the arguments of the call at this line, which all these edits refer to."""
+    """Changes the call at this line, which all these edits refer to: its arguments, and torch's DataLoader to ours."""
     callee, num_calls = edits[0].call, edits[0].num_calls
     if num_calls > 1:
         calls = calls_at(source, names, line, callee)
@@ -40,7 +41,11 @@ def change_arguments(source: SourceText, names: ScopeNames, line: int, edits: Se
         calls = [_only_call(source, names, line, callee)]
     else:
         calls = [one_call_at(source, names, line, callee)]
-    return [splice for call in calls for splice in _change_call(source, names, call, edits)]
+    arguments = [edit for edit in edits if edit.kind == "argument"]
+    splices = [splice for call in calls for splice in _change_call(source, names, call, arguments)]
+    if any(edit.kind == "loader" for edit in edits):
+        splices += [splice for call in calls for splice in use_own_loader(source, names, call)]
+    return splices
 
 
 def _only_call(source: SourceText, names: ScopeNames, line: int, callee: str) -> cst.Call:

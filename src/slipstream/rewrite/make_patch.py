@@ -125,9 +125,11 @@ class _Patching:
 
     def _changed(self, path: Path, splices: list[Splice]) -> ChangedFile:
         source = self._sources[path]
-        imports = [splice for splice in splices if splice.text == f"import torch{source.newline}"]
+        lines = [f"import {module}{source.newline}" for module in ("slipstream", "torch")]
+        imports = [splice for line in lines for splice in splices if splice.text == line]
         others = [splice for splice in splices if splice not in imports]
-        return ChangedFile(path, source.raw, source.spliced([*imports[:1], *_closed_up(others, source.newline)]))
+        once = list(dict.fromkeys(imports))
+        return ChangedFile(path, source.raw, source.spliced([*once, *_closed_up(others, source.newline)]))
 
     def _made(self, edits: Sequence[Edit]) -> tuple[Path, list[Splice]]:
         first = edits[0]
@@ -178,6 +180,8 @@ class _Patching:
             if edit.kind == "argument":
                 line = re.sub(rf"(,\s*)?\b{edit.argument}=[^,()]*", "", line)
                 line = re.sub(rf',\s*"{edit.argument}": [^,}}]*', "", line)
+            elif edit.kind == "loader":  # the name of torch's class may be an alias
+                line = re.sub(r"[\w.]+\(", "(", line)
             elif edit.kind == "callee":
                 line = re.sub(rf"\b{edit.text}\(", f"{edit.call}(", line)
             elif edit.kind == "input":
@@ -213,6 +217,7 @@ def _closed_up(splices: Sequence[Splice], newline: str) -> list[Splice]:
     return closed
 
 
+_OF_CALL: Final = ("argument", "loader")  # written together, or not at all
 _OF_SCRIPT: Final[dict[str, Callable[[SourceText, ScopeNames, Edit], list[Splice]]]] = {
     "start": put_at_start,
     "environment": put_before_imports,
@@ -233,7 +238,7 @@ _WRITERS: Final[dict[str, Callable[[SourceText, ScopeNames, int, Edit], list[Spl
 def _writer(source: SourceText, edits: Sequence[Edit], renamed: Mapping[str, str]) -> Callable[[int], list[Splice]]:
     """`renamed` is the name that this patch gives the model. A source that uses it is already patched."""
     names, first = ScopeNames(source), edits[0]
-    if first.kind == "argument":
+    if first.kind in _OF_CALL:
         return lambda line: change_arguments(source, names, line, edits)
 
     def write(line: int) -> list[Splice]:
@@ -255,7 +260,7 @@ def _grouped(edits: Sequence[Edit]) -> list[list[Edit]]:
     whole = {edit.technique for edit in edits if edit.kind in _WRITERS or edit.kind == "start"}
     for number, edit in enumerate(edits):
         key: object = (edit.technique,)
-        if edit.kind == "argument" and edit.site is not None:
+        if edit.kind in _OF_CALL and edit.site is not None:
             key = (edit.site.file, edit.site.line, edit.call)
         elif edit.kind == "by_hand" and edit.technique not in whole:
             key = number
@@ -269,7 +274,7 @@ def _grouped(edits: Sequence[Edit]) -> list[list[Edit]]:
 
 def _together(group: list[Edit]) -> list[list[Edit]]:
     """Whether the edits are one change. The arguments of one call are; statements are one change each."""
-    return [group] if group[0].kind == "argument" else [[edit] for edit in group]
+    return [group] if group[0].kind in _OF_CALL else [[edit] for edit in group]
 
 
 def _where(site: Site | None) -> str:

@@ -89,11 +89,23 @@ class ScopeNames:
     @property
     def torch(self) -> str:
         """The file's top-level name for torch; "" if the file does not import torch itself."""
+        return self.local_name("torch")
+
+    def imported(self, node: cst.BaseExpression) -> str:
+        """The full name of a dotted name whose first part is imported, and nothing else in the file; "" if it is
+        not."""
+        name = get_full_name_for_node(node) if isinstance(node, cst.Name | cst.Attribute) and _is_dotted(node) else None
+        first, dot, rest = (name or "").partition(".")
+        origin = "" if self.is_given(first) else self._imports.get(first, "")
+        return origin + dot + rest if origin else ""
+
+    def local_name(self, module: str) -> str:
+        """The file's top-level name for a module; "" if the file does not import the module itself."""
         for statement in self._source.module.body:
             for node in getattr(statement, "body", ()) if isinstance(statement, cst.SimpleStatementLine) else ():
                 for alias in node.names if isinstance(node, cst.Import) else ():
                     local, meaning = _imported(alias, "")
-                    if meaning == "torch":
+                    if meaning == module:
                         return local
         return ""
 

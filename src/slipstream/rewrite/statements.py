@@ -33,15 +33,19 @@ def as_written(names: ScopeNames, text: str) -> str:
 
 
 def import_torch(source: SourceText, names: ScopeNames) -> list[Splice]:
-    """Inserts `import torch` before the file's first import from torch, if the file lacks the bare name."""
-    if names.torch:
+    return [] if names.torch else import_module(source, names, "torch")
+
+
+def import_module(source: SourceText, names: ScopeNames, module: str) -> list[Splice]:
+    """Inserts the import before the file's first import from torch, if the file lacks the bare name."""
+    if names.local_name(module) == module:
         return []
-    if names.is_given("torch"):
-        raise ByHandError("the file uses the name torch for something else")
+    if names.is_given(module):
+        raise ByHandError(f"the file uses the name {module} for something else")
     for statement in source.module.body:
         if isinstance(statement, cst.SimpleStatementLine) and _imports_from_torch(statement):
             start = source.line_start(source.lines_of(statement)[0])
-            return [Splice(start, start, f"import torch{source.newline}")]
+            return [Splice(start, start, f"import {module}{source.newline}")]
     raise ByHandError("the file does not import torch at its top")
 
 

@@ -243,6 +243,7 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
         collate_site=site_of_code(code_of(collate)),
         getitem_site=site_of_code(getattr(item, "__code__", None)),
         framework=framework,
+        num_threads=threads if type(threads := getattr(loader, "thread_workers", 0)) is int else 0,
         container=find_container(dataset) if loader.num_workers else None,
     )
 

@@ -2,7 +2,8 @@
 fp32.
 
 Helps where the device has units for these types: most GPUs since 2017, a few CPUs since 2020. Hurts on CPUs without
-such units, where it is many times slower; this shows within a step or two.
+such units, where it is many times slower. The check before the races tries it on a copy of the model, and where it is
+more than three times slower it is not raced.
 
 Models run under autocast only in training mode with gradients enabled, so evaluation keeps the script's own precision.
 Their results are converted back to fp32, so the script computes its losses and metrics as before. fp16 scales the loss,
@@ -13,7 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slipstream.diagnose.gain import rehearsal_of
+from slipstream.numbers import as_ratio, in_ms
 from slipstream.records import Edit, Setting
+from slipstream.records.rehearsal import HOPELESS
 from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.source_edits import why_by_hand
@@ -41,6 +45,13 @@ def applies(observation: Observation) -> Answer:
         return no("the script uses autocast itself")
     if model is not None and "float32" not in model.dtypes:
         return already(f"the model is {' and '.join(model.dtypes)} already")
+    rehearsal = rehearsal_of(observation.session, "bf16")
+    if observation.device == "cpu" and rehearsal is not None and rehearsal.high * HOPELESS < 1:
+        slower = as_ratio(1 / rehearsal.ratio)
+        return no(
+            f"a copy of the model is {slower} slower in bf16 on this CPU "
+            f"({in_ms(rehearsal.then_ms)} instead of {in_ms(rehearsal.now_ms)})"
+        )
     return YES
 
 

@@ -22,10 +22,10 @@ import msgspec
 from slipstream.data.workers.shm_budget import num_batches_held
 from slipstream.numbers import in_ms, in_percent, plural
 from slipstream.records import Edit, Loader, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.openmp_wait_policy import wait_policy
-from slipstream.techniques._core.source_edits import where
+from slipstream.techniques._core.source_edits import loader_edits, where
 
 if TYPE_CHECKING:
     from slipstream.data.threads.install import Threads
@@ -51,6 +51,8 @@ def applies(observation: Observation) -> Answer:
     loader, summary = observation.loader, observation.summary
     if loader is None:
         return no("the script has no DataLoader")
+    if loader.num_threads:
+        return already(f"{plural(loader.num_threads, 'thread')} of slipstream.DataLoader build the batches")
     if loader.is_iterable:
         return no("an iterable dataset gives its samples one by one")
     on_device = next((facts.device for facts in loader.tensor_facts if facts.device != "cpu"), None)
@@ -146,7 +148,14 @@ def _look(context: ApplyContext, threads: Threads, arguments: LoaderArguments, c
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
     reason = (
-        "no argument of DataLoader does this: use `slipstream run`, or write a loader with your own threads "
+        "no argument of torch's DataLoader does this: use `slipstream run`, or slipstream.DataLoader(..., "
+        f"thread_workers={int(setting)}), or a loader with your own threads "
         "(torchdata.nodes: a ParallelMapper of whole batches with method='thread')"
     )
     return [Edit("thread_workers", "by_hand", loader.site if loader is not None else None, reason=reason)]
+
+
+def import_edit(observation: Observation, setting: Setting) -> list[Edit]:
+    edits = loader_edits(observation, "thread_workers", {"thread_workers": str(int(setting))})
+    variables = environment(setting).items() if edits else ()
+    return edits + [Edit("thread_workers", "environment", None, argument=k, text=v) for k, v in variables]

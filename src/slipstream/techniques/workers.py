@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from slipstream.data.workers.shm_budget import num_batches_held
 from slipstream.numbers import in_ms, plural
 from slipstream.records import Edit, Loader, Setting
-from slipstream.techniques._core.card import YES, Answer, Card, no
+from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._core.openmp_wait_policy import wait_policy
 from slipstream.techniques._core.source_edits import argument_edits, where
@@ -47,6 +47,8 @@ def applies(observation: Observation) -> Answer:
     loader, summary = observation.loader, observation.summary
     if loader is None:
         return no("the script has no DataLoader")
+    if loader.num_threads:
+        return already(f"{plural(loader.num_threads, 'thread')} of slipstream.DataLoader build the batches")
     if loader.is_iterable and not _may_shard(loader):
         return no("the iterable dataset does not share its data among workers (get_worker_info)")
     on_device = next((facts.device for facts in loader.tensor_facts if facts.device != "cpu"), None)

@@ -17,6 +17,7 @@ def test_no_workers_on_two_cores_promises_what_the_cores_allow():
     assert found.site == LOADER_SITE
     assert found.change.endswith("shuffle=True, num_workers=2)")
     assert 1.4 < found.predicted_gain < 50.5 / 30.5
+    assert "no_workers" not in findings(**LIGHT, input_ms=40, loader=made_loader(num_threads=2))
 
 
 def test_workers_that_would_start_again_every_few_steps_stay():

@@ -43,10 +43,20 @@ class Threads:
         self._expected = count
 
     def install(self, patches: Patches) -> None:
-        self._patches = patches
-        patches.on_close(dismiss_all)
+        """Follow every loader that is built from now on."""
+        self.prepare(patches)
         patches.around(DataLoader, "__init__", "threads.init", None, self._after_init)
         patches.replace(DataLoader, "_get_iterator", self._starting(DataLoader._get_iterator))
+
+    def prepare(self, patches: Patches) -> None:
+        self._patches = patches
+        patches.on_close(dismiss_all)
+
+    def give(self, loader: Any, count: int) -> None:
+        self._counts[loader] = count
+
+    def has(self, loader: Any) -> bool:
+        return loader in self._counts
 
     def _after_init(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if self._expected:
@@ -55,19 +65,23 @@ class Threads:
 
     def _starting(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def _get_iterator(loader: Any) -> Any:
-            if loader not in self._counts or is_beside() or _is_unusual():
-                return original(loader)
-            generators = save_generators(loader)
-            try:
-                return self._start(loader)
-            except UncopyableError as fault:
-                self._retire(loader, f"{type(loader.dataset).__name__}: {fault}")
-            except Exception as fault:
-                self._retire(loader, f"the threads could not be started ({type(fault).__name__}: {fault})")
-            generators.restore()
-            return original(loader)  # an error of the script's own is raised again here
+            return self.iterator_of(loader, lambda: original(loader))
 
         return _get_iterator
+
+    def iterator_of(self, loader: Any, original: Callable[[], Any]) -> Any:
+        """An iterator with threads or, for a loader without threads, the one that `original` makes."""
+        if loader not in self._counts or is_beside() or _is_unusual():
+            return original()
+        generators = save_generators(loader)
+        try:
+            return self._start(loader)
+        except UncopyableError as fault:
+            self._retire(loader, f"{type(loader.dataset).__name__}: {fault}")
+        except Exception as fault:
+            self._retire(loader, f"the threads could not be started ({type(fault).__name__}: {fault})")
+        generators.restore()
+        return original()  # an error of the script's own is raised again here
 
     def _start(self, loader: Any) -> ThreadedIter:
         if self._patches is not None:

@@ -16,7 +16,7 @@ WORTH = 2.0  # ratio to the cost of passing the batch on; below it, workers gain
 
 def find(session: Session, summary: Summary) -> list[Finding]:
     path = input_path(session, summary)
-    if path is None or path.loader.num_workers > 0 or not costs_time(summary, path):
+    if path is None or path.loader.num_workers > 0 or path.loader.num_threads > 0 or not costs_time(summary, path):
         return []
     workers = best_num_workers(session, summary, path)
     if workers == 0 or path.work_ms < WORTH * sum(handover_ms(path)):

@@ -67,6 +67,13 @@ def technique(ident: str) -> Technique:
     return known[ident]
 
 
+def import_edits_of(technique: Technique, observation: Observation, setting: Setting) -> list[Edit]:
+    """Returns the edits that use `slipstream.DataLoader`, for the techniques that it supports. The patched source then
+    needs slipstream."""
+    make = getattr(technique, "import_edit", None)
+    return list(make(observation, setting)) if make is not None else []
+
+
 def environment_of(ident: str, setting: Setting) -> dict[str, str]:
     """Returns the variables that this technique needs before the process starts."""
     make = getattr(technique(ident), "environment", None)

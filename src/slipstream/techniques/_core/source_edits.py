@@ -45,6 +45,16 @@ def _callee(loader: Loader) -> str:
     return loader.class_name if loader.class_name in loader.site.text else "DataLoader"
 
 
+def loader_edits(observation: Observation, technique: str, arguments: dict[str, str]) -> list[Edit]:
+    """Returns the edits that put slipstream.DataLoader with these arguments in the place of torch's. None if a
+    framework builds the loader, because it would ignore the class or its arguments."""
+    loader = observation.loader
+    if loader is None or loader.site is None or loader.framework:
+        return []
+    edits = argument_edits(observation, technique, arguments)
+    return [Edit(technique, "loader", loader.site, _callee(loader), text="slipstream.DataLoader"), *edits]
+
+
 _PLACE = re.compile(r"\[0\]\[(\d+)\]|\[1\]\['(\w+)'\]")  # an argument itself, not something inside it
 
 
