@@ -14,6 +14,7 @@ import pytest
 
 from slipstream.launch.target import protected_folders
 from slipstream.sandbox import overlay
+from slipstream.sandbox.temporary_folder import remove_tree
 
 PARENT, OWN_USER, REASON = overlay.probe()
 pytestmark = pytest.mark.skipif(PARENT is None, reason=REASON or "no overlay")
@@ -24,7 +25,7 @@ def workspace() -> Iterator[Path]:
     assert PARENT is not None
     path = Path(tempfile.mkdtemp(prefix="slipstream-test-", dir=PARENT))
     yield path
-    overlay.remove(path)
+    remove_tree(path)
     assert not path.exists()
 
 

@@ -20,6 +20,8 @@ import pytest
 from slipstream.diagnose.foreign_load import foreign_cores
 from slipstream.machine.foreign_load import ForeignLoad
 from slipstream.sandbox import overlay
+from slipstream.sandbox.temporary_folder import TemporaryFolder, remove_tree
+from slipstream.sandbox.workspace import Workspace, sweep
 from slipstream.supervise.check import CheckOptions, supervise
 from slipstream.supervise.exit_status import exit_code, remark
 from slipstream.supervise.trial_process import RefusalError
@@ -182,26 +184,41 @@ def test_processes_left_behind_are_ended(here: Path, capfd: pytest.CaptureFixtur
 
 
 def test_workspaces_of_ended_processes_are_removed(tmp_path: Path) -> None:
-    from slipstream.sandbox.workspace import sweep
-
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     (tmp_path / f"slipstream-check-{dead.pid}-x" / "layers").mkdir(parents=True)
     (tmp_path / f"slipstream-probe-{dead.pid}-x" / "root").mkdir(parents=True)
-    mine = {f"slipstream-{what}-{os.getpid()}-x" for what in ("check", "probe")}
-    for name in mine:
-        (tmp_path / name).mkdir()
+    mine = [TemporaryFolder(f"slipstream-{what}-", tmp_path) for what in ("check", "probe")]
+    (tmp_path / "slipstream-check-1-link").symlink_to(mine[0].path)
     sweep(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == mine
+    assert {path.name for path in tmp_path.iterdir()} == {one.path.name for one in mine} | {"slipstream-check-1-link"}
+    mine[0].remove()
+    sweep(tmp_path)
+    assert mine[1].path.is_dir() and not mine[0].path.exists()
+    mine[1].remove()
 
 
-@pytest.mark.skipif(overlay.probe()[0] is None, reason="no overlay")
-def test_the_folder_of_a_probe_names_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(overlay, "remove", lambda path: (seen.append(path.name), shutil.rmtree(path)))
-    overlay.probe()
-    assert seen and all(name.startswith(f"slipstream-probe-{os.getpid()}-") for name in seen)
+_HOLD = (
+    "import sys; from pathlib import Path; from slipstream.sandbox.workspace import Workspace\n"
+    "print(Workspace(Path(sys.argv[1])).path, flush=True); sys.stdin.read()"
+)
+
+
+def test_a_workspace_of_a_process_in_another_container_is_kept(tmp_path: Path) -> None:
+    """In a process id namespace of its own, the process has an id that means another process here, or none."""
+    own_namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    if not shutil.which("unshare") or subprocess.run([*own_namespace, "true"], capture_output=True).returncode:
+        pytest.skip("no process id namespaces here")
+    command = [*own_namespace, sys.executable, "-c", _HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None and other.stdout is not None
+        theirs = Path(other.stdout.readline().strip())
+        theirs = theirs.rename(tmp_path / "slipstream-check-999999999-x")  # no process here has this id
+        Workspace(tmp_path).remove()
+        assert theirs.is_dir()
+        other.stdin.close()
+    Workspace(tmp_path).remove()
+    assert not theirs.exists(), "its process has ended without removing it"
 
 
 def start_check(here: Path) -> tuple[subprocess.Popen[str], int]:
@@ -288,4 +305,4 @@ def test_the_trial_of_a_killed_check_ends(here: Path) -> None:
     assert not psutil.pid_exists(trial)
     for path in workspaces():
         if path.name.startswith(f"slipstream-check-{check.pid}-"):
-            overlay.remove(path)
+            remove_tree(path)

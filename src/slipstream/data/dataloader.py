@@ -31,7 +31,8 @@ from torch.utils.data import DataLoader as TorchLoader
 from slipstream.data.samples.batch_fetch import can_gather, use_gather
 from slipstream.data.threads.blockers import thread_obstacle
 from slipstream.data.threads.install import Threads
-from slipstream.data.workers.dataset_fingerprint import difference, look, look_closely, unread
+from slipstream.data.workers.dataset_fingerprint import difference, unread
+from slipstream.data.workers.loader_fingerprint import WorkerWatch, fingerprint_for_workers
 from slipstream.data.workers.worker_blockers import obstacle
 from slipstream.machine.environment import count_usable_cores
 from slipstream.numbers import plural
@@ -58,7 +59,7 @@ class DataLoader(TorchLoader[Any]):
         super().__init__(**given)
         self._held = held
         self._worker_loader: Any = None  # the torch loader whose workers build our batches
-        self._fingerprint: dict[str, Any] = {}  # of the dataset when it was last given to the workers
+        self._fingerprint: dict[str, Any] = {}  # of what the workers read, when it was last given to the workers
         self._epoch: weakref.ref[_Epoch] | None = None
         self._trial = LoaderTrial(self._refusal(is_free), int(count_usable_cores()))
         self.thread_workers = 0
@@ -129,7 +130,7 @@ class DataLoader(TorchLoader[Any]):
 
     def _start_workers(self, plain: Any) -> Any:
         """An iterator over the remaining batches of `plain`, built by workers; None if workers cannot build them."""
-        now = look_closely(self.dataset, before=self._fingerprint)
+        now = fingerprint_for_workers(self, self._fingerprint)
         if self._worker_loader is not None and (difference(self._fingerprint, now) or unread(now)):
             self._worker_loader = None  # the workers' copies of the dataset no longer equal the script's
         self._fingerprint = now
@@ -170,7 +171,7 @@ class _Epoch:
         self._plain = plain
         self._source: Any = None  # an iterator over the workers' batches
         self._returned_s = math.nan  # when the last batch was returned
-        self._fingerprint: dict[str, Any] = {}
+        self._watch: WorkerWatch | None = None  # begun with the workers
         self._num_left = len(loader)
         self.is_over = False
 
@@ -185,7 +186,7 @@ class _Epoch:
         asked_s = time.perf_counter()
         if self._source is None and trial.wants_workers(self._num_left):
             self._source = loader._start_workers(self._plain)
-            self._fingerprint = look(loader.dataset, 1)
+            self._watch = WorkerWatch(loader.dataset)
         elif self._source is not None:
             self._check_dataset()
         try:
@@ -202,8 +203,8 @@ class _Epoch:
 
     def _check_dataset(self) -> None:
         """Give up workers if the script changes its dataset during the epoch: workers do not see such changes."""
-        if changed := difference(self._fingerprint, look(self._loader.dataset, 1)):
-            self._fingerprint = look(self._loader.dataset, 1)
+        if self._watch is not None and (changed := self._watch.changed(self._loader.dataset)):
+            self._watch = WorkerWatch(self._loader.dataset)
             self._loader._trial.close("plain", 0, f"the script changes {changed} of the dataset while it is read")
             self._loader._log_choice()
 

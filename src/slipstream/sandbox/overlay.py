@@ -20,9 +20,10 @@ import msgspec
 
 from slipstream.sandbox import mounts
 from slipstream.sandbox.overlap import Overlaps, is_below, is_same
+from slipstream.sandbox.temporary_folder import TemporaryFolder, remove_tree
 from slipstream.store.safe_files import UnsafeFileError
 
-PROBE_PREFIX: Final = "slipstream-probe-"  # then the id of the process
+PROBE_PREFIX: Final = "slipstream-probe-"
 _PASS_THROUGH: Final = ("/proc", "/sys", "/dev", "/run")
 _CACHE_VARIABLES: Final = (
     "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME",
@@ -88,11 +89,11 @@ def _places() -> list[Path]:
 
 def _try_in_child(parent: Path, own_user: bool) -> str:
     """Mounts an overlay once, in a child process that then ends. Returns the reason if this fails, else ""."""
-    workspace = Path(tempfile.mkdtemp(prefix=f"{PROBE_PREFIX}{os.getpid()}-", dir=parent))
+    folder = TemporaryFolder(PROBE_PREFIX, parent)
     try:
-        return _mount_in_child(workspace, own_user)
+        return _mount_in_child(folder.path, own_user)
     finally:
-        remove(workspace)
+        folder.remove()
 
 
 def _mount_in_child(workspace: Path, own_user: bool) -> str:
@@ -378,7 +379,7 @@ def is_deletion(place: Path) -> bool:
 
 
 def clean_up(plan: OverlayPlan) -> None:
-    remove(Path(plan.workspace))
+    remove_tree(Path(plan.workspace))
     _remove_empty(plan.made)
 
 
@@ -388,13 +389,3 @@ def _remove_empty(made: list[str]) -> None:
             Path(path).rmdir()
         except OSError:
             continue  # it was used, so it stays
-
-
-def remove(workspace: Path) -> None:
-    """Removes the directory, including the directories that the overlay left without permissions."""
-    for folder, folders, _ in os.walk(workspace):
-        for name in folders:
-            place = Path(folder, name)
-            if not place.is_symlink():
-                place.chmod(0o700)
-    shutil.rmtree(workspace, ignore_errors=True)

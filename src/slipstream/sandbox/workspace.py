@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from slipstream.launch.target import protected_folders
 from slipstream.sandbox import downloads, overlay
+from slipstream.sandbox.temporary_folder import TemporaryFolder, remove_abandoned
 
 _PREFIX = "slipstream-check-"
 
@@ -45,12 +44,10 @@ class Workspaces:
 
 
 class Workspace:
-    """The directory's name contains the id of the process that made it, so that a later process can tell whether it is
-    still in use."""
-
     def __init__(self, parent: Path) -> None:
         sweep(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent)).resolve()
+        self._folder = TemporaryFolder(_PREFIX, parent)
+        self.path = self._folder.path
         self.spool = self.path / "spool"
         self.scratch = self.path / "scratch"
         self.layers = self.path / "layers"
@@ -82,13 +79,10 @@ class Workspace:
     def remove(self) -> None:
         if self.plan is not None:
             overlay.clean_up(self.plan)
-        overlay.remove(self.path)
+        self._folder.remove()
 
 
 def sweep(parent: Path) -> None:
-    """Removes the directories of processes that no longer exist."""
+    """Removes the directories of commands that were killed."""
     for prefix in (_PREFIX, overlay.PROBE_PREFIX):
-        for path in parent.glob(f"{prefix}*"):
-            owner = path.name.removeprefix(prefix).partition("-")[0]
-            if owner.isdigit() and not psutil.pid_exists(int(owner)) and path.lstat().st_uid == os.geteuid():
-                overlay.remove(path)
+        remove_abandoned(parent, prefix)

@@ -4,12 +4,13 @@ files."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import time
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from slipstream.launch.target import file_stem
 from slipstream.records import SCHEMA, Session, SpeedTest
@@ -20,6 +21,7 @@ from slipstream.store.safe_files import is_regular_file, open_directory, publish
 
 FOLDER = ".slipstream"
 _SPEEDTEST = "machine.msgpack"
+_ABANDONED_S = 3600.0  # a session is written within seconds, even to a network drive
 
 
 class StorageError(Exception):
@@ -55,11 +57,12 @@ def _save(session: Session, root: Path | None) -> Path:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes the partial files of processes that were killed while they saved."""
+    """Removes the partial files of processes that were killed while they saved. Their age tells, not the process id in
+    their name: a process in another container has an id that does not exist here."""
     for path in folder.glob("*.partial"):
-        owner = path.name.split(".")[-2]
-        if owner.isdigit() and not psutil.pid_exists(int(owner)):
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another process has just published or removed it
+            if time.time() - path.lstat().st_mtime > _ABANDONED_S:
+                path.unlink()
 
 
 def _take_name(partial: Path, path: Path) -> bool:

@@ -7,9 +7,12 @@ little memory, the technique does nothing.
 
 The script's process and its forked workers share one cache. With spawned workers the cache is not used. Every process
 first requests a few samples twice, and requests a few cached samples again in every epoch. The random generators are
-watched whenever a sample is made. If a dataset draws random numbers, counts calls, is changed, or returns another
-value, its cache is freed and the dataset is read as before. One case goes unnoticed: a file or a clock that changes
-some samples, but none of those that are requested again.
+watched whenever a sample is made, and so are the attributes of the dataset and the global and enclosed variables that
+its functions read. If a dataset draws random numbers, counts calls, is changed, or returns another value, its cache is
+freed and the dataset is read as before. If one of its functions in your files prints, logs, writes a file or sets a
+variable outside of the function, the dataset is not cached, because cached samples do not call it. Three cases go
+unnoticed: a file or a clock that changes some samples, but none of those that are requested again; a NumPy array or a
+long list that is changed in place within an epoch; and what functions of installed packages print or write.
 """
 
 from __future__ import annotations

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
+import logging
+import mmap
 import os
 import random
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,26 +28,30 @@ NUM = 144
 
 
 class Made(Dataset[Any]):
-    """Samples that take work and are always the same. Reads are counted on disk, so that workers count too."""
+    """Samples that take work and are always the same. Reads are counted in shared memory, so that workers count too. It
+    is a kind of object that no fingerprint covers."""
 
-    def __init__(self, tally: Path | None = None) -> None:
+    def __init__(self, tally: mmap.mmap | None = None) -> None:
         self.scale = 3.0
         self.labels = torch.arange(NUM)
-        self.tally = str(tally or "")
+        self.tally = tally
 
     def __len__(self) -> int:
         return NUM
 
     def __getitem__(self, index: int) -> Any:
         if self.tally:
-            with open(self.tally, "ab") as file:
-                file.write(b".")
+            self.tally[index] += 1
         image = np.full((3, 4), index, dtype=np.float32) * self.scale
         return {"image": torch.from_numpy(image.copy()), "label": self.labels[index], "name": f"{index}.jpg"}
 
 
-def calls(tally: Path) -> int:
-    return tally.stat().st_size if tally.exists() else 0
+def new_tally() -> mmap.mmap:
+    return mmap.mmap(-1, NUM)
+
+
+def calls(tally: mmap.mmap) -> int:
+    return sum(tally[:])
 
 
 def epochs(dataset: Any, number: int = 3, between: Any = None, **how: Any) -> list[Any]:
@@ -65,9 +73,9 @@ def are_same(ours: list[Any], bare: list[Any]) -> bool:
 
 
 @pytest.mark.parametrize("how", [{}, {"shuffle": True}, {"num_workers": 2, "shuffle": True}], ids=str)
-def test_batches_are_the_same_and_the_dataset_is_rarely_read(applied: Any, how: Any, tmp_path: Path) -> None:
+def test_batches_are_the_same_and_the_dataset_is_rarely_read(applied: Any, how: Any) -> None:
     bare = epochs(Made(), **how)
-    tally = tmp_path / "calls"
+    tally = new_tally()
     with applied(sample_cache=True) as context:
         ours = epochs(Made(tally), **how)
     assert are_same(ours, bare)
@@ -75,17 +83,17 @@ def test_batches_are_the_same_and_the_dataset_is_rarely_read(applied: Any, how: 
     assert NUM <= calls(tally) < 2.5 * NUM, "of three epochs"
 
 
-def test_persistent_workers_share_the_cache(applied: Any, tmp_path: Path) -> None:
+def test_persistent_workers_share_the_cache(applied: Any) -> None:
     how = {"num_workers": 2, "shuffle": True, "persistent_workers": True}
     bare = epochs(Made(), **how)
-    tally = tmp_path / "calls"
+    tally = new_tally()
     with applied(sample_cache=True):
         ours = epochs(Made(tally), **how)
     assert are_same(ours, bare)
     assert calls(tally) < 2 * NUM
 
 
-def test_added_workers_share_the_cache(applied: Any, tmp_path: Path) -> None:
+def test_added_workers_share_the_cache(applied: Any) -> None:
     bare = epochs(Made(), 3, shuffle=True)
     with applied(sample_cache=True, workers=2) as context:
         ours = epochs(Made(), 3, shuffle=True)
@@ -105,8 +113,8 @@ def test_a_script_may_change_its_samples(applied: Any) -> None:
     assert are_same(ours, bare) and context.changes
 
 
-def test_a_subset_and_a_second_loader_over_the_same_dataset(applied: Any, tmp_path: Path) -> None:
-    tally = tmp_path / "calls"
+def test_a_subset_and_a_second_loader_over_the_same_dataset(applied: Any) -> None:
+    tally = new_tally()
     half = Subset(Made(tally), range(0, NUM, 2))
     with applied(sample_cache=True) as context:
         first = epochs(half, 1)
@@ -187,6 +195,109 @@ class Objects(Made):
         return {index}
 
 
+SEEN: dict[str, int] = {"read": 0}
+HITS = np.zeros(NUM)
+OWNER = SimpleNamespace(generator=None)
+LOG = logging.getLogger("samples")
+
+
+class CountsInDict(Made):
+    def __getitem__(self, index: int) -> Any:
+        SEEN["read"] += 1
+        return torch.ones(2) * index
+
+
+class CountsByIndex(Made):
+    """Counts in an array, whose contents leave no sign in its size or identity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hits = np.zeros(NUM)
+
+    def __getitem__(self, index: int) -> Any:
+        self.hits[index] += 1
+        return torch.ones(2) * index
+
+
+class CountsByIndexOutside(Made):
+    def __getitem__(self, index: int) -> Any:
+        HITS[index] += 1
+        return torch.ones(2) * index
+
+
+class Prints(Made):
+    def __getitem__(self, index: int) -> Any:
+        if index == 100:
+            print("the hundredth")
+        return torch.ones(2) * index
+
+
+class Logs(Made):
+    def __getitem__(self, index: int) -> Any:
+        return torch.ones(2) * self._checked(index)
+
+    def _checked(self, index: int) -> int:
+        if index == 100:
+            LOG.info("the hundredth")
+        return index
+
+
+class Saves(Made):
+    folder = "."
+
+    def __getitem__(self, index: int) -> Any:
+        return remember(torch.ones(2) * index, index)
+
+
+def remember(sample: Any, index: int) -> Any:
+    if index == 100:
+        with open(os.devnull, "w") as file:
+            file.writelines([str(index)])
+    return sample
+
+
+class Nonlocal(Made):
+    def __init__(self) -> None:
+        super().__init__()
+        count = 0
+
+        def transform(index: int) -> Any:
+            nonlocal count
+            count += 1
+            return torch.ones(2) * index
+
+        self.transform = transform
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(index)
+
+
+class Printing:
+    def __call__(self, sample: Any) -> Any:
+        print("transformed", file=sys.stderr)
+        return sample
+
+
+class Transformed(Made):
+    def __init__(self) -> None:
+        super().__init__()
+        self.transforms = [Printing()]
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transforms[0](torch.ones(2) * index)
+
+
+class DrawsGlobally(Made):
+    """Draws rarely, from a generator that an object outside the dataset holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        OWNER.generator = np.random.default_rng(7)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.ones(2) * (index if index != 40 else OWNER.generator.random())
+
+
 REFUSED: list[tuple[Any, str]] = [
     (Torchs, "random numbers"),
     (Rarely, "random numbers"),
@@ -194,6 +305,15 @@ REFUSED: list[tuple[Any, str]] = [
     (Counts, "changes count"),
     (CountsInClass, "changes CountsInClass.count"),
     (CountsGlobally, "sets a variable outside the function"),
+    (CountsInDict, "changes SEEN['read'] outside of the dataset"),
+    (CountsByIndex, "changes hits of the dataset"),
+    (CountsByIndexOutside, "changes HITS outside of the dataset"),
+    (Prints, "Prints.__getitem__ calls print"),
+    (Logs, "Logs._checked calls info"),
+    (Saves, "remember calls open"),
+    (Nonlocal, "transform sets a variable outside"),
+    (Transformed, "Printing.__call__ calls print"),
+    (DrawsGlobally, "random numbers"),
     (Clock, "differs when it is requested a second time"),
     (OwnMemory, "share memory with the dataset"),
     (Objects, "holds a set"),
@@ -271,6 +391,57 @@ def test_a_script_that_changes_its_dataset_within_an_epoch(applied: Any) -> None
     with applied(sample_cache=True) as context:
         assert are_same(read(), bare)
     assert "scale of the dataset changed while it was read" in context.declined[0]
+
+
+LEVEL = 1.0
+SETTINGS = {"deep": {"level": 1.0}}
+
+
+class Scaled(Made):
+    def __getitem__(self, index: int) -> Any:
+        return torch.ones(2) * index * self._level()
+
+    def _level(self) -> float:
+        return LEVEL * level_of_settings()
+
+
+def level_of_settings() -> float:
+    return float(SETTINGS["deep"]["level"])
+
+
+def set_global(value: float) -> None:
+    global LEVEL
+    LEVEL = value
+
+
+def set_in_dict(value: float) -> None:
+    SETTINGS["deep"]["level"] = value
+
+
+@pytest.mark.parametrize(("change", "name"), [(set_global, "LEVEL"), (set_in_dict, "SETTINGS['deep']['level']")])
+def test_a_script_that_changes_a_global_variable_within_an_epoch(applied: Any, change: Any, name: str) -> None:
+    def read() -> list[Any]:
+        change(3.0)
+        dataset, out = Scaled(), []
+        for epoch in range(3):
+            for step, batch in enumerate(DataLoader(dataset, batch_size=4)):
+                out.append(batch)
+                if (epoch, step) == (1, 5):
+                    change(5.0)
+        return out
+
+    bare = read()
+    with applied(sample_cache=True) as context:
+        assert are_same(read(), bare)
+    assert f"{name} outside of the dataset changed while it was read" in context.declined[0]
+
+
+def test_functions_that_only_read_variables_outside_are_cached(applied: Any) -> None:
+    set_global(2.0)
+    bare = epochs(Scaled())
+    with applied(sample_cache=True) as context:
+        assert are_same(epochs(Scaled()), bare)
+    assert context.declined == [] and len(context.changes) == 1
 
 
 class Files(Made):

@@ -296,7 +296,7 @@ def test_workers_do_not_stay_if_the_dataset_cannot_be_examined(
 ) -> None:
     from slipstream.data.workers import persistent_epochs
 
-    examine, epochs = persistent_epochs.fingerprint_of, []
+    examine, epochs = persistent_epochs.fingerprint_for_workers, []
 
     def fail(*args: Any) -> Any:
         raise ReferenceError("weakly-referenced object no longer exists")
@@ -304,7 +304,7 @@ def test_workers_do_not_stay_if_the_dataset_cannot_be_examined(
     with applied(**({"persistent_workers": True} if kept else {"workers": 1})) as context:
         loader: Any = DataLoader(Identities(), 4, num_workers=1 if kept else 0)
         for function in (examine, fail, examine):
-            monkeypatch.setattr(persistent_epochs, "fingerprint_of", function)
+            monkeypatch.setattr(persistent_epochs, "fingerprint_for_workers", function)
             epochs.append({int(p) for batch in loader for p in batch})
     assert epochs[0].isdisjoint(epochs[1]) and any("cannot be checked" in sentence for sentence in context.declined)
     assert epochs[1].isdisjoint(epochs[2]) if kept else epochs[1] == epochs[2] == {os.getpid()}
@@ -369,3 +369,39 @@ def test_a_loader_in_a_reference_cycle_ends_without_waiting(
 def test_a_loader_that_only_the_loop_references(applied: Any, numbers: Any) -> None:
     with applied(workers=1):
         assert [row[0] for batch in DataLoader(numbers(8), 2) for row in batch.tolist()] == list(range(8))
+
+
+OUTSIDE = {"offset": 0}
+
+
+class Outside(Dataset[Any]):
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> int:
+        return moved(index)
+
+
+def moved(index: int) -> int:
+    return index + OUTSIDE["offset"]
+
+
+def test_workers_restart_if_a_global_variable_changes_between_epochs(applied: Any) -> None:
+    OUTSIDE["offset"] = 0
+    with applied(workers=1) as context:
+        loader: Any = DataLoader(Outside(), 4)
+        assert [n for batch in loader for n in batch.tolist()] == list(range(16))
+        OUTSIDE["offset"] = 100
+        assert [n for batch in loader for n in batch.tolist()] == list(range(100, 116))
+    assert any("changed OUTSIDE['offset'] outside of the dataset" in sentence for sentence in context.declined)
+
+
+def test_a_global_variable_that_changes_during_an_epoch_removes_added_workers(applied: Any) -> None:
+    OUTSIDE["offset"] = 0
+    with applied(workers=1) as context:
+        loader: Any = DataLoader(Outside(), 4)
+        for _batch in loader:
+            OUTSIDE["offset"] += 1
+        assert [n for batch in loader for n in batch.tolist()] == list(range(4, 20))
+        assert loader.num_workers == 0
+    assert any("while it is read" in sentence for sentence in context.declined)

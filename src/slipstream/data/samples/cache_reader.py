@@ -16,6 +16,7 @@ from slipstream.data.samples.serialise import SamplePayload, UnkeepableError, pa
 from slipstream.data.samples.shared_arena import ArenaEntry, SharedArena
 from slipstream.data.workers.dataset_fingerprint import difference, is_uncounted, look, look_closely, walk
 from slipstream.data.workers.dataset_generators import generators_of
+from slipstream.data.workers.outside_state import OutsideState
 from slipstream.machine.free_memory import free_bytes
 from slipstream.seams.rng_state import RngState
 
@@ -24,7 +25,6 @@ _PROVED = 4  # samples that each process first requests twice from the dataset
 _COMPARED = 4  # cached samples of each writer that each process compares with the dataset in each epoch
 _EVERY = 16  # one further cached sample is compared in every 16th batch
 DRAWN = "random numbers are drawn for its samples"
-_PLAIN = (bool, int, float, str, bytes)
 
 
 class SampleCacheState:
@@ -33,7 +33,8 @@ class SampleCacheState:
     def __init__(self, dataset: Any) -> None:
         self.dataset = weakref.ref(dataset)
         self.arena = SharedArena(len(dataset), int(_SHARE * free_bytes()))
-        self.fingerprint: dict[str, Any] | None = None  # of the dataset that the samples were made from
+        self.outside = OutsideState(dataset)
+        self.fingerprint: dict[str, Any] | None = None  # of what the samples were made from
         self.proofs: dict[int, _Proof] = {}  # by process id, because a forked process must not use its parent's
         self.is_kept = False
         self.is_told = False
@@ -41,11 +42,24 @@ class SampleCacheState:
     def begin_epoch(self, has_workers: bool) -> None:
         if self.arena.reason:
             return
-        now = look_closely(self.dataset(), before=self.fingerprint)
+        now = self.look_closely()
         if self.fingerprint is not None and (changed := difference(self.fingerprint, now)):
             self.arena.drop(f"the script changed {changed} of the dataset between epochs")
         elif has_workers:  # a dataset that is read in this process changes during the epoch; it may open files
             self.fingerprint = now
+
+    def look(self) -> dict[str, Any]:
+        """A fingerprint of the dataset and of the variables that its functions read."""
+        return {**look(self.dataset(), 2), **self.outside.look()}
+
+    def look_closely(self) -> dict[str, Any]:
+        """A fingerprint that covers the contents of arrays and lists too. Elements of lists that have not changed since
+        the last one are not touched."""
+        inside = look_closely(self.dataset(), before=self.fingerprint)
+        return {**inside, **self.outside.look_closely(before=self.fingerprint)}
+
+    def generators(self) -> list[Any]:
+        return [*generators_of(self.dataset()), *self.outside.generators()]
 
     @property
     def proof(self) -> _Proof:
@@ -59,7 +73,9 @@ class _Proof:
         self.has_begun = False
         self.num_proved = 0
         self.num_bytes = 0  # of these samples
-        self.fingerprint: dict[str, Any] = {}  # of the dataset after its first sample; reading must not change it
+        # Both are taken after the first sample. Reading another must not change anything.
+        self.fingerprint: dict[str, Any] = {}
+        self.close_fingerprint: dict[str, Any] | None = None  # until the second sample
 
 
 class SampleReader:
@@ -70,7 +86,7 @@ class SampleReader:
         self._state = state
         self._arena = state.arena
         self._proof = state.proof
-        self._generators = generators_of(dataset)
+        self._generators = state.generators()
         info = get_worker_info()
         self._writer = info.id if info is not None else -1
         self._compared: Counter[int] = Counter()
@@ -94,7 +110,7 @@ class SampleReader:
         self._num_batches += 1
         self._must_compare = self._num_batches % _EVERY == 0
         try:
-            changed = difference(self._proof.fingerprint, _fingerprint(self._dataset)) if self.is_proved else ""
+            changed = difference(self._proof.fingerprint, self._state.look()) if self.is_proved else ""
         except Exception as fault:
             self._arena.drop(f"{type(fault).__name__}: {fault}")
             return False
@@ -161,10 +177,14 @@ class SampleReader:
         proof = self._proof
         if not proof.has_begun:  # the first sample may open or read files, which changes the dataset
             proof.has_begun = True
-            self._generators, self._before = generators_of(self._dataset), None
-            proof.fingerprint = _fingerprint(self._dataset)
+            self._generators, self._before = self._state.generators(), None
+            proof.fingerprint, proof.close_fingerprint = self._state.look(), self._state.look_closely()
             return
-        if changed := difference(proof.fingerprint, _fingerprint(self._dataset)):
+        changed = difference(proof.fingerprint, self._state.look())
+        if not changed and proof.close_fingerprint is not None:  # once, because it reads whole arrays
+            changed = difference(proof.close_fingerprint, self._state.look_closely())
+            proof.close_fingerprint = None
+        if changed:
             self._arena.drop(f"reading a sample changes {changed} of the dataset")
             return
         payload = pack(sample)
@@ -190,7 +210,7 @@ class SampleReader:
             return DRAWN
         if not pack(again).is_same(payload):
             return "a sample differs when it is requested a second time"
-        if (_memory_of(sample) & _memory_of(again)) - _watched_memory(self._dataset):
+        if (_memory_of(sample) & _memory_of(again)) - _watched_memory(self._dataset, self._state.outside):
             return "its samples share memory with the dataset, which the script may change"
         return ""
 
@@ -201,7 +221,7 @@ class SampleReader:
             limit = f"only {self._arena.most_bytes / 1e9:.2g} GB can be used safely"
             self._arena.drop(f"all of its samples would need {wanted / 1e9:.2g} GB of memory, and {limit}")
         elif self._writer < 0 and self._state.fingerprint is None:
-            self._state.fingerprint = look_closely(self._dataset)
+            self._state.fingerprint = self._state.look_closely()
 
     def _compare_or_keep(self, index: int, payload: SamplePayload) -> None:
         entry = self._arena.entry(index)
@@ -214,16 +234,11 @@ class SampleReader:
             self._arena.drop("a sample differs from its cached copy")
 
 
-def _fingerprint(dataset: Any) -> dict[str, Any]:
-    """A fingerprint of the dataset and of the plain attributes of its class, where it may have a counter."""
-    own = {f"{type(dataset).__name__}.{k}": v for k, v in vars(type(dataset)).items() if isinstance(v, _PLAIN)}
-    return {**look(dataset, 2), **own}
-
-
-def _watched_memory(dataset: Any) -> set[int]:
+def _watched_memory(dataset: Any, outside: OutsideState) -> set[int]:
     """The memory of the tensors in the fingerprint. Torch counts in-place changes of a tensor and of all its views, so
     the fingerprint detects them. It does not count those of tensors that were made in inference mode."""
-    tensors = [value for _, value in walk(dataset, 2) if isinstance(value, torch.Tensor) and not is_uncounted(value)]
+    values = (*(value for _, value in walk(dataset, 2)), *outside.values())
+    tensors = [value for value in values if isinstance(value, torch.Tensor) and not is_uncounted(value)]
     return set().union(*map(_memory_of, tensors))
 
 

@@ -17,6 +17,7 @@ import torch
 from slipstream.data.samples.hugging_face import is_hugging_face
 from slipstream.data.workers.dataset_fingerprint import difference, look
 from slipstream.data.workers.dataset_generators import generators_of
+from slipstream.data.workers.outside_state import OutsideState
 from slipstream.data.workers.worker_blockers import obstacle
 from slipstream.seams.rng_state import RngState
 
@@ -100,6 +101,8 @@ def _columns(dataset: Any, most_s: float) -> list[int]:
 def _samples(dataset: Any, most_s: float) -> list[int]:
     start_s = time.monotonic()
     lengths: list[int] = []
+    if reason := OutsideState(dataset).obstacle():  # it would happen once more than in the plain script
+        raise UnknownLengthsError(reason)
     fingerprint: dict[str, Any] = {}
     for index in range(len(dataset)):
         length = length_of(dataset[index])

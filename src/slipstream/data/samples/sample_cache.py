@@ -1,12 +1,12 @@
 """Caches whole samples from epoch to epoch, for datasets that always return the same sample for the same index.
 
 Each process first requests some samples twice to check this, and checks continue afterwards. If a random number is
-drawn, an attribute of the dataset changes or a sample differs, the whole cache is dropped, and the script reads its
-dataset directly again."""
+drawn, an attribute of the dataset or a variable that its functions read changes, or a sample differs, the whole cache
+is dropped, and the script reads its dataset directly again. A dataset whose functions print, write or set variables
+outside of it is not cached, because cached samples do not call them."""
 
 from __future__ import annotations
 
-import dis
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from slipstream.data.images import prefill
 from slipstream.data.samples.cache_reader import SampleCacheState, SampleReader
 from slipstream.data.samples.pure_index import only_indexes
+from slipstream.data.workers.outside_state import OutsideState
 from slipstream.data.workers.worker_blockers import start_method
 from slipstream.seams.patching import Patches
 
@@ -41,18 +42,15 @@ def obstacle(loader: Any) -> str:
         return f"{type(inner).__name__} returns whole batches of samples (__getitems__)"
     if loader.num_workers and start_method({"multiprocessing_context": loader.multiprocessing_context}) != "fork":
         return "workers are spawned here, and spawned workers cannot share a cache"
-    if _sets_globals(getitem):
-        return f"{type(inner).__name__}.__getitem__ sets a variable outside the function"
+    if getattr(getitem, "__code__", None) is None:
+        return f"{type(inner).__name__}.__getitem__ is not written in Python, so it cannot be examined"
+    if reason := OutsideState(dataset).obstacle():
+        return reason
     try:
         weakref.ref(dataset)
         return "" if len(dataset) else "the dataset is empty"
     except Exception:  # a class with __slots__, or a __len__ of the user's that may raise anything
         return f"{type(dataset).__name__} has no length or does not support weak references"
-
-
-def _sets_globals(function: Any) -> bool:
-    code = getattr(function, "__code__", None)
-    return code is None or any(step.opname in ("STORE_GLOBAL", "STORE_DEREF") for step in dis.get_instructions(code))
 
 
 class SampleCache:

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils import worker
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from slipstream.data.workers.dataset_fingerprint import difference, look, unread
-from slipstream.data.workers.loader_fingerprint import fingerprint_of, save_generators
+from slipstream.data.workers.dataset_fingerprint import difference, unread
+from slipstream.data.workers.loader_fingerprint import WorkerWatch, fingerprint_for_workers, save_generators
 from slipstream.seams.patching import Patches
 
 _MOST_LENT = 4  # loaders that have added persistent workers at a time
@@ -31,11 +31,10 @@ _STATE = "_slipstream_epoch"  # attribute of an iterator
 class LoaderEpoch:
     """The state of one iterator's current epoch."""
 
-    def __init__(self, loader: Any, fingerprint: dict[str, Any] | None) -> None:
+    def __init__(self, loader: Any, watch: WorkerWatch | None) -> None:
         self.loader = weakref.ref(loader)
         self.is_primed = True  # whether indices were sent to the workers
-        # Of the dataset's own attributes when the workers received it; None if they cannot be examined.
-        self.fingerprint = fingerprint
+        self.watch = watch  # begun when the workers received the dataset; None if it cannot be examined
 
 
 class LoaderEpochs:
@@ -60,7 +59,7 @@ class LoaderEpochs:
         for name in ("_reset", "_next_data", "_try_put_index", "_shutdown_workers"):
             if not hasattr(iterator, name):
                 raise NotImplementedError(f"this torch has no {iterator.__name__}.{name}")
-        self._look = patches.guard("persistent_epochs.look", lambda dataset: look(dataset, 1))
+        self._look = patches.guard("persistent_epochs.look", WorkerWatch)
         self._watch = patches.guard("persistent_epochs.watch", self._watch_dataset)
         patches.around(DataLoader, "__init__", "persistent_epochs.init", None, self._after_init)
         patches.around(DataLoader, "__iter__", "persistent_epochs.iter", self._before_iter, _nothing)
@@ -83,7 +82,7 @@ class LoaderEpochs:
             return
         before = self._fingerprints.get(loader)
         try:
-            now = self._fingerprints[loader] = fingerprint_of(loader, before)
+            now = self._fingerprints[loader] = fingerprint_for_workers(loader, before)
         except Exception as fault:  # the dataset may refer to any object
             self._withdraw(loader)
             self._tell(f"the dataset cannot be checked for changes ({type(fault).__name__}: {fault})")
@@ -203,11 +202,11 @@ class LoaderEpochs:
         """Remove added workers if the script changes its dataset during the epoch. Without workers such a change takes
         effect at once, but the added workers do not see it."""
         loader = epoch.loader()
-        if epoch.fingerprint is None or loader is None:
+        if epoch.watch is None or loader is None:
             return
         if self._kinds.get(loader) != "lent" or loader._iterator is not iterator:
             return
-        changed = difference(epoch.fingerprint, look(iterator._dataset, 1))
+        changed = epoch.watch.changed(iterator._dataset)
         if changed:
             self._tell(
                 f"the script changes {changed} of the dataset while it is read, which workers do not see: "

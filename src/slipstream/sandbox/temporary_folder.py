@@ -1,0 +1,64 @@
+"""A temporary directory that a later command removes if this one is killed before it can.
+
+While the process that made it lives, it holds a lock on the directory, which the system releases when the process ends.
+A process id would not do: a computer and its containers may share `/tmp`, but they do not see each other's ids."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+
+class TemporaryFolder:
+    def __init__(self, prefix: str, parent: Path) -> None:
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent)).resolve()
+            if self._hold():
+                return
+
+    def _hold(self) -> bool:
+        """Returns False if another command has removed the directory before it was locked."""
+        try:
+            self._descriptor = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        with contextlib.suppress(OSError):  # a file system without locks, on which nothing is removed either
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # waits for a command that is looking at the directory
+        if self.path.is_dir():
+            return True
+        os.close(self._descriptor)
+        return False
+
+    def remove(self) -> None:
+        """May be called again."""
+        remove_tree(self.path)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def remove_abandoned(parent: Path, prefix: str) -> None:
+    """Removes this user's directories that no living process holds."""
+    for path in parent.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):  # it is held, has just been removed, or cannot be locked
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(descriptor).st_uid == os.geteuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove_tree(path)
+            finally:
+                os.close(descriptor)
+
+
+def remove_tree(folder: Path) -> None:
+    """Removes the directory, including the directories that an overlay left without permissions."""
+    for place, folders, _ in os.walk(folder):
+        for name in folders:
+            inner = Path(place, name)
+            if not inner.is_symlink():
+                inner.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
