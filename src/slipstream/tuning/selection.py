@@ -54,7 +54,8 @@ class Selection:
     def _run_passes(self) -> None:
         state = self._state
         ground = [one for one in self._candidates if one.card.is_ground]
-        if ground and self._pass([self._arm(one, one.settings[0]) for one in ground], least_gain=0.0):
+        is_time = 2 * state.costs.pass_s(1, 2) < state.budget.end_s(PROOF_SHARE) - state.budget.now_s()
+        if ground and is_time and self._pass([self._arm(one, one.settings[0]) for one in ground], least_gain=0.0):
             state.note(f"{state.recipe} comes first: the other techniques are raced on top of it.")
         num_failed = 0
         while arms := self._arms():
@@ -108,7 +109,9 @@ class Selection:
         number = state.costs.num_affordable(left_s, num_fixed=2)
         techniques = {arm.choice.technique for arm in arms}
         both = state.costs.num_affordable(left_s / 2, num_fixed=2)
-        return list(arms[: max(both, min(number, len(techniques)))])
+        has_raced = any(not entry.arm.candidate.card.is_ground for entry in self._entries.values())
+        least = 0 if has_raced else 1  # a budget that is too short for a proof is not left unused
+        return list(arms[: max(both, min(number, len(techniques)), least)])
 
     def _is_time_for(self, arms: Sequence[Arm]) -> bool:
         state = self._state

@@ -141,8 +141,8 @@ def tune_table(tuning: Tuning) -> Table:
     rows = table_rows(tuning)
     columns = [index for index in range(len(HEADINGS)) if any(row.cells[index] for row in rows)]
     return Table(
-        "Own gain: times as fast as what it was raced on, by the estimate of the selection. Relative to base: the base's "
-        "step over this one, with its 95% interval",
+        "Own gain: times as fast as what it was raced on, by the estimate of the selection. Relative to base: the "
+        "base's step over this one, with its 95% interval",
         [HEADINGS[index] for index in columns],
         "".join("r" if HEADINGS[index] in _NUMBERS else "l" for index in columns),
         [[_cell(row, index) for index in columns] for row in rows],
