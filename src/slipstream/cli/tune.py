@@ -292,13 +292,13 @@ def _write_recipe(session: Session, request: Request) -> None:
     assert tuning is not None
     if was_interrupted(session):
         return
-    if not tuning.is_complete or tuning.candidate.choices:
-        click.echo(f"\n Nothing was proved yet, so no {path} was written. Continue: {_resume_command(request)}")
-    elif tuning.recipe.choices:
+    if tuning.recipe.choices:  # proven, though the rest of the tuning may have ended early
         path.parent.mkdir(parents=True, exist_ok=True)
         write_recipe(path, tuning, session)
         if not request.quiet:
             click.echo(f"\n Wrote {path}. Train with it: slipstream run {' '.join(request.script)}")
+    elif not tuning.is_complete or tuning.candidate.choices:
+        click.echo(f"\n Nothing was proved yet, so no {path} was written. Continue: {_resume_command(request)}")
     elif not request.quiet:
         stays = " The existing file was not changed." if path.is_file() else ""
         click.echo(f"\n Nothing was kept, so no {path} was written.{stays}")
