@@ -236,7 +236,7 @@ def test_help_has_the_main_facts() -> None:
     text = CliRunner().invoke(slipstream, ["tune", "--help"]).output
     for piece in (
         "slipstream tune --budget 15m --markdown table.md train.py",
-        "--resume continues",
+        "--resume",
         "--allow",
     ):
         assert piece in text
