@@ -97,7 +97,7 @@ def test_after_an_interruption_no_process_is_left_and_the_session_is_saved(here:
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group too
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "interrupted; " in err and "run the same command again" in err and "Traceback" not in out + err
+    assert "interrupted; " in err and "slipstream tune --resume train.py" in err and "Traceback" not in out + err
     assert not survivors(below)
     assert not (here / "slipstream.toml").exists() and latest(here) is not None
 
@@ -118,7 +118,10 @@ def test_a_terminated_tuning_says_what_was_kept_and_how_to_continue(
     monkeypatch.setattr("slipstream.cli.tune._tune", end)
     assert tune_until_interrupted(request) == 143
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("slipstream: ended by SIGTERM; ") and "run the same command" in line
+    assert (
+        line.startswith("slipstream: ended by SIGTERM; ")
+        and ("add --resume" if kept else "run the same command") in line
+    )
     assert (os.path.relpath(journal) in line) == kept
 
 
@@ -153,15 +156,24 @@ def test_an_interrupted_tuning_saves_its_session_and_says_how_to_continue(
     broken = msgspec.structs.replace(session.tuning, is_complete=False, was_interrupted=True)
     assert _give(msgspec.structs.replace(session, tuning=broken), Request(["train.py"]), "2 kept") == 130
     assert not Path("slipstream.toml").exists() and latest() is not None
-    assert "interrupted; 2 kept so far. To continue from there, run the same command" in capsys.readouterr().err
+    assert (
+        "interrupted; 2 kept so far. To continue from there: slipstream tune --resume train.py"
+        in capsys.readouterr().err
+    )
 
 
-def test_a_tuning_that_ended_early_writes_no_recipe(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("is_proved", [True, False])
+def test_a_tuning_that_ended_early_writes_what_was_proved(
+    session: Session, capsys: pytest.CaptureFixture[str], is_proved: bool
+) -> None:
     assert session.tuning is not None and session.tuning.recipe.choices
     early = msgspec.structs.replace(session.tuning, is_complete=False)
+    if not is_proved:
+        early = msgspec.structs.replace(early, recipe=Recipe(), total=None, candidate=early.recipe)
     assert _give(msgspec.structs.replace(session, tuning=early), Request(["train.py"]), "") == 0
-    assert not Path("slipstream.toml").exists()
-    assert "The tuning is not complete, so no slipstream.toml was written" in capsys.readouterr().out
+    assert Path("slipstream.toml").exists() == is_proved
+    nothing = "Nothing was proved yet, so no slipstream.toml was written. Continue: slipstream tune --resume train.py"
+    assert (nothing in capsys.readouterr().out) != is_proved
 
 
 def test_quiet_prints_the_summary_and_the_table(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,7 +236,7 @@ def test_help_has_the_main_facts() -> None:
     text = CliRunner().invoke(slipstream, ["tune", "--help"]).output
     for piece in (
         "slipstream tune --budget 15m --markdown table.md train.py",
-        "After Ctrl-C, the same command continues",
+        "--resume",
         "--allow",
     ):
         assert piece in text

@@ -113,11 +113,11 @@ def test_budgets_are_round_numbers() -> None:
     assert [round_up(seconds) for seconds in (1.0, 61.0, 290.0, 301.0, 1e6)] == [60.0, 90.0, 300.0, 360.0, 3600.0]
 
 
-def test_the_default_budget_is_announced(run: Any, technique: Any) -> None:
-    tuning = run(SimulatedBackend(choice_factors(a=0.5)), {"a": technique()})
-    assert any(note.startswith("This takes up to ") and "--budget" in note for note in tuning.notes)
-    tuning = run(SimulatedBackend(choice_factors(a=0.5)), {"a": technique()}, budget_s=300.0)
-    assert not any("--budget" in note for note in tuning.notes)
+def test_the_default_budget_is_announced(run: Any, technique: Any, listener: Any) -> None:
+    run(SimulatedBackend(choice_factors(a=0.5)), {"a": technique()}, budget_s=300.0)
+    assert not any("--budget" in note for note in listener.notes)
+    run(SimulatedBackend(choice_factors(a=0.5)), {"a": technique()})
+    assert any(note.startswith("This takes up to ") and "--budget" in note for note in listener.notes)
 
 
 def _bursts(seed: int) -> Callable[[float], float]:
@@ -147,10 +147,10 @@ def test_a_named_budget_holds(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_default_budget_at_most_doubles_under_load(run: Any, technique: Any, seed: int) -> None:
+def test_the_default_budget_at_most_doubles_under_load(run: Any, technique: Any, listener: Any, seed: int) -> None:
     backend = SimulatedBackend(choice_factors(a=0.8), lottery=0.1, load=_bursts(seed), seed=seed)
     known = {"a": technique(), **{f"u{number}": technique() for number in range(5)}}
     tuning = run(backend, known)
-    (note,) = [note for note in tuning.notes if note.startswith("This takes up to")]
+    (note,) = [note for note in listener.notes if note.startswith("This takes up to")]
     assert backend.now_s() <= 2 * 60 * float(note.split()[4]) * 1.05
     assert math.isfinite(tuning.waited_s) and tuning.num_discarded > 0

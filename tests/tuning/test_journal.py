@@ -58,7 +58,11 @@ def test_a_line_that_cannot_be_read_ends_the_journal(tmp_path: Path, line: bytes
     path = tmp_path / "folder" / "journal.jsonl"
     Journal(str(path), FACTS).remember_pass(SELECTED)
     path.write_bytes(path.read_bytes() + line + b"\n")
-    assert _resumed(path).selected == SELECTED
+    journal = _resumed(path)
+    assert journal.selected == SELECTED
+    journal.begin_proof(A)
+    journal.remember_pair(A, 0.3)
+    assert _resumed(path).begin_proof(A) == (1, [0.3]), "what is appended after it is found again"
 
 
 def test_a_link_is_neither_emptied_nor_appended_to(tmp_path: Path) -> None:
@@ -195,16 +199,16 @@ def test_an_unsure_end_is_continued(run: Any, technique: Any, tmp_path: Path) ->
     assert not Path(journal).exists()
 
 
-def test_the_budget_of_a_continued_proof_follows_from_what_is_left(run: Any, technique: Any, tmp_path: Path) -> None:
+def test_the_budget_of_a_continued_proof_follows_from_what_is_left(
+    run: Any, technique: Any, tmp_path: Path, listener: Any
+) -> None:
     journal = str(tmp_path / "journal.jsonl")
     backend = Interrupted(FACTORS, startup_s=lambda recipe: 20.0)
     backend.cold_left = 2
-    first = run(backend, _known(technique), journal=journal)
-    second = run(
-        SimulatedBackend(FACTORS, startup_s=lambda recipe: 20.0), _known(technique), journal=journal, is_resumed=True
-    )
-    announced = [note for tuning in (first, second) for note in tuning.notes if note.startswith("This takes up to")]
-    assert len(announced) == 2 and second.recipe.choices
+    run(backend, _known(technique), journal=journal)
+    resumed = SimulatedBackend(FACTORS, startup_s=lambda recipe: 20.0)
+    assert run(resumed, _known(technique), journal=journal, is_resumed=True).recipe.choices
+    assert sum(note.startswith("This takes up to") for note in listener.notes) == 2
 
 
 def test_after_a_change_of_the_script_resume_begins_anew(
@@ -218,6 +222,7 @@ def test_after_a_change_of_the_script_resume_begins_anew(
     other = msgspec.structs.replace(session, script=["train.py", "--epochs", "2"])
     tuning = run(SimulatedBackend(FACTORS), _known(technique), other, journal=journal, is_resumed=True)
     assert "u" in listener.entered and tuning.is_complete
+    assert any("begins anew" in note for note in tuning.notes)
 
 
 def test_a_resumed_tuning_that_cannot_go_on_still_names_its_candidate(run: Any, technique: Any, tmp_path: Path) -> None:

@@ -298,6 +298,16 @@ def test_a_short_budget_races_fewer_arms_and_names_the_others(run: Any, techniqu
     assert not_raced | raced >= set(known)
 
 
+@pytest.mark.parametrize("has_ground", [True, False])
+def test_a_budget_that_is_too_short_for_a_proof_is_used(run: Any, technique: Any, has_ground: bool) -> None:
+    """The most promising technique is measured at least."""
+    known = {"a": technique(), "b": technique(), **({"g": technique(is_ground=True)} if has_ground else {})}
+    backend = SimulatedBackend(choice_factors(a=0.5))
+    tuning = run(backend, known, budget_s=40.0)
+    assert tuning.candidate == _recipe(a=True) and tuning.candidate_speed.ratio == pytest.approx(2.0, rel=0.01)
+    assert backend.now_s() <= 48.0
+
+
 def test_what_was_not_raced_is_named_after_an_interruption_too(run: Any, technique: Any) -> None:
     class Interrupted(SimulatedBackend):
         def run_block(self, *of_block: Any, **how: Any) -> Any:

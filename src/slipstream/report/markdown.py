@@ -82,8 +82,8 @@ def _basis(session: Session) -> str:
     parts = [
         f"slipstream {environment.slipstream} tune {script_of(session)}",
         *_machine(environment),
-        "relative to base: base step over step, trials taking turns, with its 95% interval;"
-        " own gain: over what it was raced on",
+        "relative to base: base step over step, trials taking turns, with its 95% interval",
+        "own gain: over what it was raced on",
     ]
     return "; ".join(parts)
 

@@ -62,6 +62,11 @@ class Journal:
         self._open(facts, is_resumed)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing of an earlier tuning can be used."""
+        return self.selected is None and not self._proofs
+
+    @property
     def is_kept(self) -> bool:
         return self._path is not None
 
@@ -95,12 +100,12 @@ class Journal:
         entries = _read(self._path) if is_resumed else []
         if entries and isinstance(entries[0], Header) and _is_current(entries[0], facts):
             self._take(entries[1:])
-            return
-        try:
-            write_file(self._path, b"")
+        else:
+            entries = [Header(facts, datetime.now(timezone.utc).isoformat())]
+        try:  # without what could not be read: nothing after it would be found again
+            write_file(self._path, b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries))
         except OSError as error:
             self._give_up(error)
-        self._append(Header(facts, datetime.now(timezone.utc).isoformat()))
 
     def _take(self, entries: list[Entry]) -> None:
         for entry in entries:

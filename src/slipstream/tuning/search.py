@@ -39,6 +39,8 @@ def tune(
     candidates, refused = propose(session, order, known)
     journal = Journal(order.journal, facts_of(session, order) if order.journal else {}, order.is_resumed)
     state = TuningState(session, backend, order, tell, known, journal)
+    if order.is_resumed and journal.is_empty:
+        state.note("No journal of this script, with these options, can be continued: the tuning begins anew.")
     for verdict in refused:
         state.decide(verdict)
     proofs: list[Proof] = []

@@ -54,7 +54,8 @@ class Selection:
         state = self._state
         ground = [one for one in self._candidates if one.card.is_ground and one.first not in self._out]
         arms = [self._arm(one, one.settings[0]) for one in ground if not state.recipe.choices]
-        if arms and self._pass(arms, least_gain=0.0):
+        is_time = 2 * state.costs.pass_s(1, 2) < state.budget.selection_end_s() - state.budget.now_s()
+        if arms and is_time and self._pass(arms, least_gain=0.0):
             state.note(f"{state.recipe} comes first: the other techniques are raced on top of it.")
         num_failed, first = 0, state.recipe
         while self._is_other_step(first) and (arms := self._arms()):
@@ -139,7 +140,9 @@ class Selection:
         number = state.costs.num_affordable(left_s, num_fixed=2)
         techniques = {arm.choice.technique for arm in arms}
         both = state.costs.num_affordable(left_s / 2, num_fixed=2)
-        return list(arms[: max(both, min(number, len(techniques)))])
+        has_raced = any(not entry.arm.candidate.card.is_ground for entry in self._entries.values())
+        least = 0 if has_raced else 1  # a budget that is too short for a proof is not left unused
+        return list(arms[: max(both, min(number, len(techniques)), least)])
 
     def _is_time_for(self, arms: Sequence[Arm]) -> bool:
         state = self._state

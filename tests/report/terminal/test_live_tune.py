@@ -6,10 +6,19 @@ import io
 
 import pytest
 
+from slipstream.records import Choice, Recipe
 from slipstream.report.terminal.live_tune import LiveTune, LiveTuneState, tune_line, verdict_line
 from slipstream.testing.made_verdicts import made_verdict
 
-RACING = LiveTuneState(["as it is", "nothing", "workers=2"], "", 4, {"kept": 1, "rejected": 2}, "compile failed", 192.0)
+RACING = LiveTuneState(
+    ["as it is", "nothing", "workers=2"],
+    "",
+    4,
+    {"kept": 1, "rejected": 2},
+    192.0,
+    320.0,
+    "best so far ~1.38x workers=2",
+)
 
 
 class Clock:
@@ -34,8 +43,8 @@ class Log(Screen):
 
 def test_what_races_what_is_decided_and_the_time() -> None:
     assert tune_line(RACING, 50.0, 150) == (
-        "⠋ round 4: as it is, nothing, workers=2 · 50 s so far · at most 3.2 min left"
-        " · 1 kept, 2 rejected · last: compile failed"
+        "⠋ round 4: as it is, nothing, workers=2 · ████░░░░░░ 3.2 min left · best so far ~1.38x workers=2"
+        " · 1 kept, 2 rejected"
     )
 
 
@@ -49,7 +58,7 @@ def test_a_trial_that_starts_is_named() -> None:
 @pytest.mark.parametrize("unicode", [True, False])
 def test_it_never_reaches_the_edge(width: int, unicode: bool) -> None:
     line = tune_line(
-        LiveTuneState([f"technique_{i}=long" for i in range(20)], "", 7, {"kept": 3}, "x", 9.0), 7200.0, width
+        LiveTuneState([f"technique_{i}=long" for i in range(20)], "", 7, {"kept": 3}, 9.0, 60.0, "x"), 7200.0, width
     )
     assert len(line) < max(width, 1)
     plain = tune_line(RACING, 50.0, width, unicode=unicode)
@@ -57,8 +66,8 @@ def test_it_never_reaches_the_edge(width: int, unicode: bool) -> None:
 
 
 def test_time_left_stays_when_the_names_are_long() -> None:
-    line = tune_line(LiveTuneState([f"technique_{i}=long" for i in range(20)], "", 7, {}, "", 65.0), 5.0, 80)
-    assert "round 7: technique_0=long and 19 more · 5 s so far · at most 1.1 min left" in line
+    line = tune_line(LiveTuneState([f"technique_{i}=long" for i in range(20)], "", 7, {}, 65.0, 130.0), 5.0, 80)
+    assert "round 7: technique_0=long and 19 more · █████░░░░░ 1.1 min left" in line
 
 
 def test_every_verdict_is_a_line() -> None:
@@ -71,9 +80,10 @@ def test_every_verdict_is_a_line() -> None:
 
 def test_a_name_that_does_not_fit_is_cut_only_if_it_is_the_only_one() -> None:
     names = ["as it is", "nothing (A/A)", "low_memory_optimizer=8bit"]
-    line = tune_line(LiveTuneState(names, "", 2, {}, "", 65.0), 5.0, 90)
-    assert "round 2: as it is, nothing (A/A) and 1 more · 5 s" in line
-    assert "round 2: low_memory_optimi… · 5 s" in tune_line(LiveTuneState(names[2:], "", 2, {}, "", 65.0), 5.0, 66)
+    line = tune_line(LiveTuneState(names, "", 2, {}, 65.0, 130.0), 5.0, 80)
+    assert "round 2: as it is, nothing (A/A) and 1 more · █" in line
+    short = tune_line(LiveTuneState(names[2:], "", 2, {}, 65.0, 130.0), 5.0, 56)
+    assert "round 2: low_memory_optimi… · █" in short
 
 
 def test_a_long_note_is_wrapped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +103,33 @@ def test_names_of_combinations() -> None:
         for kind in ("cumulative", "left_out", "total", "noise")
     ]
     assert names == ["+ workers=2", "workers in recipe", "all together", "nothing (A/A)"]
+
+
+def test_other_programs_that_are_waited_for_are_named() -> None:
+    state = LiveTuneState(["as it is", "workers=2"], "", 4, foreign_cores=1.24)
+    assert "another program uses 1.2 cores: waiting" in tune_line(state, 5.0, 100)
+    log = Log()
+    live = LiveTune(log, thread=False)
+    for cores in (1.2, 1.3, 0.0, 0.8, 0.0):
+        live.waiting(cores)
+    assert log.getvalue().splitlines() == [
+        " another program uses 1.2 cores: waiting",
+        " another program uses 0.8 cores: waiting",
+    ], "one line for each wait"
+
+
+def test_the_best_recipe_so_far_stays_visible() -> None:
+    screen = Screen()
+    live = LiveTune(screen, thread=False)
+    live.best(Recipe((Choice("workers", 2),)), 1.38)
+    live.racing(["as it is"])
+    live.draw()
+    assert "best so far ~1.38x workers=2" in screen.getvalue()
+
+
+def test_a_verdict_of_the_selection_shows_its_own_gain() -> None:
+    verdict = made_verdict("workers", "kept", 2.1, 2, own_ratio=1.38, cause="gains")
+    assert verdict_line(verdict) == " kept      workers=2                  ~1.38x reordered            about 1.38x"
 
 
 def test_a_log_gets_plain_lines_and_dots() -> None:
@@ -121,12 +158,12 @@ def test_a_terminal_is_redrawn_and_left_clean() -> None:
     screen, clock = Screen(), Clock()
     live = LiveTune(screen, clock=clock, thread=False)
     live.racing(["as it is", "workers=2"])
-    live.left(60.0)
+    live.left(60.0, 120.0)
     clock.now_s += 10.0
     live.draw()
     live.decided(made_verdict("workers", "kept", 1.5, 2))
     drawn = screen.getvalue()
-    assert drawn.startswith("\r\x1b[2K") and "at most 50 s left" in drawn
+    assert drawn.startswith("\r\x1b[2K") and " 50 s left" in drawn
     assert drawn.endswith("reordered\n") and "\r\x1b[2K kept" in drawn
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -64,8 +65,8 @@ def test_rows_go_from_the_base_to_the_ceiling(session: Session) -> None:
         CEILING,
     ]
     kept = rows[3]
-    assert kept.cells == ("workers=2", "32", "600 MB", "121", "264", "1.51x 1.46–1.56", "redrawn", "kept")
-    assert rows[-1].cells == (CEILING, "", "", "102", "314", "1.79x", "", "")
+    assert kept.cells == ("workers=2", "32", "600 MB", "121", "264", "", "1.51x 1.46–1.56", "redrawn", "kept")
+    assert rows[-1].cells == (CEILING, "", "", "102", "314", "", "1.79x", "", "")
     assert rows[8].numerics == "unsound"
 
 
@@ -143,6 +144,73 @@ def test_the_headline_says_that_an_outer_loop_repeats_the_training(session: Sess
     assert gain(folds).startswith("14 epochs for each iteration of train.py:90: 14 h → 9 h. A step is")
 
 
+def _selected(session: Session, **facts: Any) -> Session:
+    """As the selection and the proof make it."""
+    whole = Recipe((Choice("workers", 2), Choice("channels_last")))
+    alone = made_verdict("workers", "kept", 1.5, 2, own_ratio=1.5, cause="gains")
+    on_top = made_verdict("channels_last", "kept", 1.8, own_ratio=1.2, cause="gains", recipe=whole)
+    left_out = made_verdict("workers", "kept", 1.4, 2, kind="left_out", own_ratio=1.4, cause="gains")
+    total = made_verdict("recipe", "kept", 1.61, kind="total", cause="proved", recipe=whole)
+    verdicts = [alone, on_top, left_out, total]
+    return tuned(session, **{"verdicts": verdicts, "noise": Speed(1.02, 1 / FARTHEST, FARTHEST), **facts})
+
+
+def test_estimates_of_the_selection_and_the_proof_are_not_in_one_column(session: Session, paint: Paint) -> None:
+    selected = _selected(session)
+    assert selected.tuning is not None
+    cells = {row.name: (row.step, row.own, row.relative) for row in table_rows(selected.tuning)}
+    assert cells == {
+        "as it is": ("183", "", "1.00x"),
+        "nothing (A/A)": ("", "~1.02x", ""),
+        "workers=2": ("", "~1.50x", ""),
+        "+ channels_last": ("", "~1.20x", ""),
+        "all that was kept": ("114", "", "1.61x 1.56–1.66"),
+        CEILING: ("102", "", "1.79x"),
+    }
+    text = paint(render_session, selected)
+    assert "own gain" in text and "the recipe without it is slower by ~1.40x" in text
+    assert "1.61x (1.56 to 1.66) in 40 pairs" in " ".join(text.split()) or "24 pairs" in text
+    document = json.loads(export(selected))
+    alone, on_top = document["verdicts"]
+    assert (alone["own_ratio"], alone["ratio"], alone["cause"]) == (1.5, 1.5, "gains")
+    assert (on_top["own_ratio"], on_top["ratio"]) == (1.2, 1.8)
+    assert document["combinations"][-1]["reason"].startswith("1.61x")
+    assert [entry.speed.ratio for entry in entries_of(selected.tuning)] == [1.02, 1.5, 1.2, 1.61]
+
+
+@pytest.mark.parametrize("is_bounded", [True, False])
+def test_a_candidate_that_was_not_proved_is_the_headline(session: Session, paint: Paint, is_bounded: bool) -> None:
+    recipe = Recipe((Choice("workers", 2),))
+    speed = Speed(1.52, 1.4, 1.7) if is_bounded else Speed(1.52, 1 / FARTHEST, FARTHEST)
+    facts = {"recipe": Recipe(), "total": None, "seconds_after": None}
+    unsure = _selected(session, candidate=recipe, candidate_speed=speed, **facts)
+    fast = "1.52x as fast (95%: 1.40x to 1.70x)" if is_bounded else "about 1.52x as fast"
+    sentence = f"Best so far, not proven: a step is {fast} with workers=2. "
+    sentence += "Continue: slipstream tune --resume train.py --epochs 90."
+    assert gain(unsure) == sentence
+    for text in (paint(render_session, unsure), to_markdown(unsure), to_page(unsure), tuning_to_html(unsure)):
+        assert "Best so far, not proven" in text
+    assert json.loads(export(unsure))["tuning"]["candidate"] == {"workers": 2}
+
+
+def test_load_that_was_seen_is_a_sentence(session: Session, paint: Paint) -> None:
+    loaded = _selected(session, num_rounds=60, num_discarded=14, foreign_cores=1.2, waited_s=40.0)
+    sentence = "Other programs used 1.2 cores in 14 of 60 rounds, which do not count; 40 s were spent waiting for them."
+    for text in (paint(render_brief, loaded), to_markdown(loaded)):
+        assert sentence in " ".join(text.split())
+    assert "Other programs" not in paint(render_brief, _selected(session, num_rounds=60))
+
+
+def test_what_patch_can_write_is_one_line(session: Session, paint: Paint) -> None:
+    recipe, speed = Recipe((Choice("workers", 2),)), Speed(1.6, 1 / FARTHEST, FARTHEST)
+    writable = _selected(session, writable=recipe, writable_speed=speed)
+    sentence = "workers=2: can be written, about 1.60x: slipstream patch writes it"
+    assert sentence in " ".join(paint(render_session, writable).split())
+    for text in (to_markdown(writable), to_page(writable), tuning_to_html(writable)):
+        assert "can be written, about 1.60x" in text
+    assert "can be written" not in paint(render_session, _selected(session))
+
+
 def test_quiet_is_the_sentence_and_the_table(session: Session, paint: Paint) -> None:
     lines = paint(render_brief, session).splitlines()
     assert lines[0].startswith(" 90 epochs: 14 h → 9 h.")
@@ -182,7 +250,7 @@ def test_without_a_length_there_is_no_promise_of_hours(sessions: Sessions, paint
 def test_a_noisy_machine_and_an_interruption_are_reported_at_the_top(sessions: Sessions, paint: Paint) -> None:
     noise = "Two equal trials differed by 12%: too noisy to tell small gains."
     text = paint(render_brief, tuned(sessions["slow"], noise_note=noise, is_complete=False))
-    assert noise in text and "The same command continues from here" in text
+    assert noise in text and "slipstream tune --resume train.py --epochs 90" in " ".join(text.split())
 
 
 def test_markdown_is_one_table(session: Session) -> None:
@@ -341,11 +409,12 @@ def test_columns_are_sorted_by_the_numbers_behind_the_cells() -> None:
         verdict.peak_bytes,
         verdict.step_ms,
         verdict.samples_per_s,
+        None,
         verdict.speed.ratio,
         None,
         None,
     )
-    assert base.orders[3] == tuning.base_step_ms and base.orders[5] == 1.0 and base.relative == "1.00x"
+    assert base.orders[3] == tuning.base_step_ms and base.orders[6] == 1.0 and base.relative == "1.00x"
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,9 @@ def _cell(row: Row, column: int, name_width: int, ink: ConsoleStyle) -> Text:
 
 
 def reason_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
-    """One line for each kept technique with its worth, one for what can be written, one for each technique that was
-    raced and not kept with the reason, one for all that were not raced, and a few for those that do not apply."""
+    """The proof, one line for each kept technique with its worth, one for what can be written, one for each technique
+    that was raced and not kept with the reason, one for all that were not raced, and a few for those that do not
+    apply."""
     yield from _listed("proof", worths(tuning), ink)
     yield from _listed("patch", writable(tuning), ink)
     yield from _listed("costs", costs(tuning), ink)
