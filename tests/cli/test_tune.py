@@ -153,7 +153,10 @@ def test_an_interrupted_tuning_saves_its_session_and_says_how_to_continue(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert session.tuning is not None
-    broken = msgspec.structs.replace(session.tuning, is_complete=False, was_interrupted=True)
+    proved = session.tuning.recipe
+    broken = msgspec.structs.replace(
+        session.tuning, is_complete=False, was_interrupted=True, recipe=Recipe(), total=None, candidate=proved
+    )
     assert _give(msgspec.structs.replace(session, tuning=broken), Request(["train.py"]), "2 kept") == 130
     assert not Path("slipstream.toml").exists() and latest() is not None
     assert (
