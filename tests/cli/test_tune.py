@@ -90,7 +90,8 @@ def test_after_an_interruption_no_process_is_left_and_the_session_is_saved(here:
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True)
     assert process.stderr is not None
-    assert any(line.startswith(" check     ") and "a step" in line for line in process.stderr)  # the races begin
+    checks = (line for line in process.stderr if line.startswith(" check     "))
+    assert next(checks) and next(checks)  # the announcement and the result: the races begin
     while not any(map(is_trial, psutil.Process(process.pid).children())):
         time.sleep(0.05)  # other children only find out whether overlays are possible
     below = psutil.Process(process.pid).children(recursive=True)

@@ -17,7 +17,7 @@ FEW_STEPS = 2  # at least: in some scripts every other step takes twice as long
 MOST_AT_ONCE = 4  # batches of several workers arrive in bursts: fewer steps would time only a burst
 ENOUGH_S = 0.5  # with blocks longer than this, bursts average out over blocks
 LONG_STEP_S = 1.0  # a longer step is a block of its own, and refills the caches by itself: it needs no lead-in
-SHORT_EPOCH_S = 2.5
+SHORT_EPOCH_S = 1.0  # four usual blocks: starts of longer epochs are timed by themselves and spread over the steps
 LEAD_IN_SHARE = 16  # one lead-in step for this many timed steps: caches are cold when a trial gets the baton
 
 

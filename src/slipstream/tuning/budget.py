@@ -20,6 +20,7 @@ USUAL_PASSES = 2  # the second one has fewer arms; further ones are taken from w
 # Of a pair of the proof. The median of fewer follows a single outlier; more of the same two processes show nothing new.
 PAIR_ROUNDS, MOST_PAIR_ROUNDS = 4, 64
 BLOCKS_PER_START = 3.0  # seconds of blocks for each second of starts in a pair: mostly, blocks vary more than processes
+SLOW_START_S = 60.0  # what the first start of a compiled model may take on two cores; other devices are faster
 LONG_BLOCK_S = 1.0  # with longer blocks the first rung has as few rounds as possible
 SHORTEST_S, LONGEST_S = 60.0, 3600.0  # of a default budget
 
@@ -33,7 +34,6 @@ class Budget:
         self._announced_s = 0.0  # 0.0: no default budget was announced
         self._lost_s = 0.0
         self._kept_back_s: float | None = None  # for the proof
-        self._selection_start_s = self._start_s
 
     def now_s(self) -> float:
         return self._backend.now_s()
@@ -45,10 +45,10 @@ class Budget:
         announced_s = self._announced_s or self._given_s
         return min(self._given_s + self._lost_s, (1.0 + MOST_EXTENSION) * announced_s)
 
-    def follow(self, costs: Costs, num_arms: int) -> bool:
+    def follow(self, costs: Costs, num_arms: int, num_slow: int = 0) -> bool:
         """Sets the default budget of a script, unless the user named one. Returns whether it did."""
         if not self._is_named:
-            self._given_s = self._announced_s = round_up(self.spent_s() + costs.whole_s(num_arms))
+            self._given_s = self._announced_s = round_up(self.spent_s() + costs.whole_s(num_arms, num_slow))
         return not self._is_named
 
     def begin_proof(self, costs: Costs) -> None:
@@ -75,12 +75,6 @@ class Budget:
     def begin_selection(self) -> None:
         """Keeps a share of the time that is left for the proof of what is selected from now on."""
         self._kept_back_s = PROOF_SHARE * self.left_s()
-        self._selection_start_s = self.now_s()
-
-    def selection_share_left(self) -> float:
-        """The share of the selection's time that is left."""
-        end_s = self.selection_end_s()
-        return max(0.0, end_s - self.now_s()) / max(1e-9, end_s - self._selection_start_s)
 
     def selection_end_s(self) -> float:
         kept_back_s = PROOF_SHARE * self.budget_s if self._kept_back_s is None else self._kept_back_s
@@ -142,10 +136,12 @@ class Costs:
         """A pair with as few rounds as possible."""
         return 2 * self.cold_start_s() + 2 * PAIR_ROUNDS * self.block_s()
 
-    def whole_s(self, num_arms: int) -> float:
-        """A tuning that races all arms, with a second pass over half of them, and a proof of the usual length."""
+    def whole_s(self, num_arms: int, num_slow: int = 0) -> float:
+        """A tuning that races all arms, with a second pass over half of them, and a proof of the usual length.
+        `num_slow` of the arms take long to start."""
         first_rounds = MOST_ROUNDS if self.block_s() < LONG_BLOCK_S else LEAST_ROUNDS
         passes_s = sum(self.pass_s(math.ceil(num_arms / 2**number), 2, first_rounds) for number in range(USUAL_PASSES))
+        passes_s += num_slow * SLOW_START_S
         return max(passes_s / (1.0 - PROOF_SHARE), passes_s + USUAL_PAIRS * self.pair_s())
 
 

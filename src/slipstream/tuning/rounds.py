@@ -22,6 +22,7 @@ from slipstream.tuning.trials import Inert, RaceError, RecipeTrials, TrialPool, 
 # round little, and a recipe that is twice as slow is still timed over all steps.
 MOST_TIMES_BASE = 3.0
 MOST_TIMES_ROUNDS = 3
+EXTRA_SHARE = 0.15  # of the time that is left, for rounds beyond the planned ones
 CLEAR = 2.0  # standard errors
 SHORTEST_LIMIT_S = 0.5  # a block of the base is often shorter than a stall of the machine
 WAIT_S = 1.0  # between two looks at a busy machine
@@ -164,6 +165,8 @@ class RoundRunner:
         self._tell.racing([trials.name for trials in running])
         num_counted = num_discarded = 0
         while self._budget.now_s() < deadline_s or not (num_counted or num_discarded):
+            if num_counted == num_rounds:  # further rounds leave most of the time to later races
+                deadline_s = min(deadline_s, self._budget.now_s() + EXTRA_SHARE * (deadline_s - self._budget.now_s()))
             if num_counted >= MOST_TIMES_ROUNDS * num_rounds or (num_counted >= num_rounds and is_enough(race)):
                 break
             if id(anchor) in race.failures:

@@ -70,7 +70,7 @@ def _search(state: TuningState, candidates: Sequence[Candidate], proofs: list[Pr
     if selected is not None:
         state.continue_from(selected)
     is_selected = selected is not None and selected.is_last
-    _enter_base(state, 0 if is_selected else len(candidates))
+    _enter_base(state, [] if is_selected else candidates)
     while True:
         if not is_selected:
             _select(state, selection)
@@ -101,7 +101,7 @@ def _select(state: TuningState, selection: Selection) -> None:
     state.remember_pass(is_last=True)
 
 
-def _enter_base(state: TuningState, num_candidates: int) -> None:
+def _enter_base(state: TuningState, candidates: Sequence[Candidate]) -> None:
     """Starts the base once. What its start takes tells how long the tuning is to be. Without candidates only the proof
     is left."""
     begun_s = state.budget.now_s()
@@ -110,6 +110,7 @@ def _enter_base(state: TuningState, num_candidates: int) -> None:
         raise RaceError(could_not_start(state.base, failure))
     state.pool.release(state.base)
     state.costs.started(state.budget.now_s() - begun_s)
-    if state.budget.follow(state.costs, num_candidates):
+    num_slow = sum(one.card.is_slow_to_start for one in candidates)
+    if state.budget.follow(state.costs, len(candidates), num_slow):
         minutes = math.ceil(state.budget.budget_s / 30.0) / 2
         state.tell.note(f"This takes up to {minutes:g} min; change it with --budget.")

@@ -21,7 +21,6 @@ from slipstream.tuning.successive_halving import ETA, LEAST_ROUNDS, MOST_ROUNDS,
 OTHER_STEP = 0.1  # gain of a recipe up to which its step is like the unchanged one: another pass would find the same
 MOST_FAILED = 2  # passes without a winner on the unchanged script: small gains show only over several processes
 ROUNDS = LEAST_ROUNDS * ETA  # of a race between a few recipes, as on the second rung
-LATE_SHARE = 0.5  # of the selection's time must be left for an arm that takes long to start: its first start compiles
 # An arm that was this much slower in an earlier pass does not race again: what it lost then would have to be less than
 # a quarter of what the recipe saved.
 HOPELESS = math.log(0.75)
@@ -55,7 +54,7 @@ class Selection:
         ground = [one for one in self._candidates if one.card.is_ground and one.first not in self._out]
         arms = [self._arm(one, one.settings[0]) for one in ground if not state.recipe.choices]
         is_time = 2 * state.costs.pass_s(1, 2) < state.budget.selection_end_s() - state.budget.now_s()
-        if arms and is_time and self._pass(arms, least_gain=0.0):
+        if arms and is_time and self._pass(arms, least_gain=0.0, is_ground=True):
             state.note(f"{state.recipe} comes first: the other techniques are raced on top of it.")
         num_failed, first = 0, state.recipe
         while self._is_other_step(first) and (arms := self._arms()):
@@ -161,7 +160,7 @@ class Selection:
 
     # --- a pass -------------------------------------------------------------------------------------------------------
 
-    def _pass(self, arms: Sequence[Arm], least_gain: float) -> bool:
+    def _pass(self, arms: Sequence[Arm], least_gain: float, is_ground: bool = False) -> bool:
         """Races arms on top of the recipe so far. Returns whether a new recipe came out of it."""
         state = self._state
         anchor = state.recipe
@@ -170,11 +169,15 @@ class Selection:
         entries, late = ([self._entry(arm) for arm in arms] for arms in (quick, slow))
         if not entries and not (late and self._is_time_for_slow()):
             return False
-        finalists = halve(
-            entries, late, self._first_rounds(len(entries)), functools.partial(self._race, anchor, least_gain)
-        )
+        first_rounds = LEAST_ROUNDS if is_ground else self._first_rounds(len(entries))
+        race = functools.partial(self._race, anchor, -math.inf if is_ground else least_gain)
+        finalists = halve(entries, late, first_rounds, race)
         raced = [entry for entry in (*entries, *late) if entry.gains or entry.failure or entry.inert]
         winners = self._judge(anchor, raced, finalists, least_gain)
+        if winners and is_ground:  # it stays unless it loses; the ablation decides later
+            assert winners[0].gain is not None
+            state.adopt(winners[0].recipe, winners[0].gain)
+            return True
         return bool(winners) and self._take(anchor, winners, least_gain)
 
     def _entry(self, arm: Arm) -> Entry:
@@ -182,7 +185,8 @@ class Selection:
         return self._entries.setdefault((self._state.recipe, arm.choice), Entry(arm, self._state.trials(arm.recipe)))
 
     def _is_time_for_slow(self) -> bool:
-        return self._state.budget.selection_share_left() > LATE_SHARE
+        budget = self._state.budget
+        return budget.selection_end_s() - budget.now_s() > SLOW_START_S
 
     def _race(self, anchor: Recipe, least_gain: float, going: Sequence[Entry], num_rounds: int, is_last: bool) -> None:
         """One rung. The last one goes on while no arm is clearly ahead and one still may be."""
