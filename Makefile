@@ -16,11 +16,11 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 # The whole story on built-in data: photographs, a script that trains on them badly, what is slow, what helps, and a
-# stopwatch around the bare training and the tuned one. About eight minutes on 2 cores.
+# stopwatch around the bare training and the tuned one. At most five minutes on 2 cores.
 demo: $(READY)
 	$(BIN)/python -m slipstream.testing.demo write demo
-	cd demo && $(abspath $(BIN))/slipstream check --seconds 20 train.py
-	cd demo && $(abspath $(BIN))/slipstream tune --seconds 10 --budget 4m train.py
+	cd demo && $(abspath $(BIN))/slipstream check --seconds 10 train.py
+	cd demo && $(abspath $(BIN))/slipstream tune --seconds 10 --budget 200s train.py
 	$(BIN)/python -m slipstream.testing.demo stopwatch demo
 
 # Two halves side by side, one for each core. The zoo depends on timing, so it runs alone afterwards.

@@ -83,9 +83,9 @@ def latecomers(
 
 def settings_to_race(candidate: Candidate, seen: Mapping[Setting, float]) -> list[Setting]:
     """The settings of a technique that race in the next pass. `seen` are the gains of those that raced before. The best
-    of these races again with its untried neighbour; without one, the best guesses race."""
+    of these races again with its untried neighbour. At first the best guesses race; only one, if starts take long."""
     if not seen:
-        return list(candidate.settings[:MOST_SETTINGS])
+        return list(candidate.settings[: 1 if candidate.card.is_slow_to_start else MOST_SETTINGS])
     best = max(seen, key=lambda setting: seen[setting])
     return [best, *untried_neighbours(candidate, best, seen)][:MOST_SETTINGS]
 

@@ -26,7 +26,7 @@ from slipstream.verify.numerics import Controls, judge
 CONTROL_SHARE = 0.1  # of the budget: the most that all controls may take, beyond the first block of each
 PROOF_SHARE = 0.05  # of the budget: the most that the trial of a proof may take
 MIN_CURVE = 40  # steps, if there is time: shorter loss curves show little
-TIMING_S = 2.0
+TIMING_S = 0.5  # of a block: the least that every control runs, whatever time is left
 NUM_SEEDS = 3
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from slipstream.records import Choice, Recipe, Setting
 from slipstream.techniques._core.observation import Observation
 from slipstream.tuning import verdicts
+from slipstream.tuning.budget import SLOW_START_S
 from slipstream.tuning.candidates import Arm, Candidate, latecomers, settings_to_race, untried_neighbours
 from slipstream.tuning.proof import FUTILE_PAIRS
 from slipstream.tuning.rounds import Race
