@@ -224,6 +224,13 @@ def test_nothing_kept_is_reported(sessions: Sessions, paint: Paint) -> None:
     assert "→" not in text.splitlines()[1]
 
 
+def test_a_machine_that_was_always_busy_is_named_as_the_reason(sessions: Sessions) -> None:
+    busy = tuned(sessions["slow"], verdicts=[], recipe=Recipe(), total=None, num_rounds=3, num_discarded=3)
+    assert gain(busy).startswith("Other programs used the cores all the time")
+    some = tuned(sessions["slow"], verdicts=[], recipe=Recipe(), total=None, num_rounds=4, num_discarded=3)
+    assert not gain(some).startswith("Other programs")
+
+
 def test_nothing_tried_is_not_called_tried(sessions: Sessions, paint: Paint) -> None:
     late = made_verdict("workers", "unsure", setting=2, reason="not tried: the time was used up")
     text = paint(render_session, tuned(sessions["slow"], verdicts=[late], recipe=Recipe(), total=None))

@@ -289,6 +289,7 @@ def numerics_word(numerics: Numerics | None) -> str:
 NOTHING_KEPT = "No technique was proved to make the script faster. It stays as it is."
 NOTHING_TRIED = "No technique could be tried, for the reasons below. The script stays as it is."
 BROKEN_OFF = "Interrupted before anything was kept."
+ALWAYS_BUSY = "Other programs used the cores all the time, so nothing could be measured. The script stays as it is."
 _RANK = {"kept": 0, "unsure": 1, "rejected": 2, "failed": 3}
 
 
@@ -300,6 +301,8 @@ def gain(session: Session) -> str:
         return ""
     if not tuning.recipe.choices and tuning.candidate.choices:
         return _candidate(session, tuning)
+    if not tuning.recipe.choices and tuning.num_rounds == tuning.num_discarded > 0:
+        return ALWAYS_BUSY
     if not tuning.recipe.choices:
         return BROKEN_OFF if tuning.was_interrupted else NOTHING_KEPT if _started(tuning) else NOTHING_TRIED
     sentence = f"A step is {as_fast(tuning.total)} with {tuning.recipe}." if tuning.total else f"Kept: {tuning.recipe}."
