@@ -132,11 +132,12 @@ def nothing_left_behind() -> Iterator[None]:
 
 @pytest.fixture
 def survivors() -> Callable[[list[psutil.Process]], list[psutil.Process]]:
-    """The processes that still run after five seconds. One that has ended, and that init has not collected yet because
+    """The processes that still run after a while: a worker of a loader looks for its parent every five seconds only. One
+    that has ended, and that init has not collected yet because
     the machine is busy, does not run."""
 
     def find(processes: list[psutil.Process]) -> list[psutil.Process]:
-        _, left = psutil.wait_procs(processes, timeout=5)
+        _, left = psutil.wait_procs(processes, timeout=15)
         return [process for process in left if not _has_ended(process)]
 
     return find

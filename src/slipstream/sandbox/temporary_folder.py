@@ -6,7 +6,6 @@ A process id would not do: a computer and its containers may share `/tmp`, but t
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
@@ -26,6 +25,8 @@ class TemporaryFolder:
             self._descriptor = os.open(self.path, os.O_RDONLY)
         except FileNotFoundError:
             return False
+        import fcntl  # not on Windows, where the commands that only read sessions work
+
         with contextlib.suppress(OSError):  # a file system without locks, on which nothing is removed either
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # waits for a command that is looking at the directory
         if self.path.is_dir():
@@ -43,6 +44,8 @@ class TemporaryFolder:
 
 def remove_abandoned(parent: Path, prefix: str) -> None:
     """Removes this user's directories that no living process holds."""
+    import fcntl
+
     for path in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):  # it is held, has just been removed, or cannot be locked
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

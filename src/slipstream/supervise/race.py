@@ -83,11 +83,20 @@ class ProcessBackend:
         self._fork_servers = ForkServerPool(entry, is_open=False)
         self._load = ForeignLoad(nvml=load_nvml())
         self._stack = contextlib.ExitStack()
+        self._signals = contextlib.ExitStack()  # closed last: `unbroken` puts back the handlers that it found
         self.notes: list[str] = []
         self.written: list[str] = []  # files that trials without an overlay wrote
 
     def __enter__(self) -> ProcessBackend:
-        self._stack.enter_context(ended_by_signals())
+        try:
+            self._enter()
+        except BaseException:  # a signal: `__exit__` is not called if this function raises
+            self.__exit__()
+            raise
+        return self
+
+    def _enter(self) -> None:
+        self._signals.enter_context(ended_by_signals())
         is_adopting = self._stack.enter_context(no_leftovers())
         self._fork_servers = ForkServerPool(self._entry, self._may_fork and is_adopting)
         self._stack.callback(self._fork_servers.close)
@@ -95,10 +104,9 @@ class ProcessBackend:
             self._stack.enter_context(overlay.shared_caches(protected_folders(Path.cwd(), self._script)))
         self._stack.callback(self._end_all)
         self._workspaces = Workspaces(self._script, self._use_overlay)
-        return self
 
     def __exit__(self, *_: object) -> None:
-        with unbroken():
+        with self._signals, unbroken():
             self._stack.close()
 
     @property
