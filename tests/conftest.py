@@ -132,9 +132,8 @@ def nothing_left_behind() -> Iterator[None]:
 
 @pytest.fixture
 def survivors() -> Callable[[list[psutil.Process]], list[psutil.Process]]:
-    """The processes that still run after a while: a worker of a loader looks for its parent every five seconds only. One
-    that has ended, and that init has not collected yet because
-    the machine is busy, does not run."""
+    """The processes that still run after a while: a worker of a loader looks for its parent every five seconds only.
+    One that has ended, and that init has not collected yet because the machine is busy, does not run."""
 
     def find(processes: list[psutil.Process]) -> list[psutil.Process]:
         _, left = psutil.wait_procs(processes, timeout=15)

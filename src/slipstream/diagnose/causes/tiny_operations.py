@@ -13,6 +13,7 @@ from slipstream.records import Anatomy, Finding, Session, Site, StackCount, Summ
 FEWEST = 300  # operators in a step; a small model with fewer is normal
 TINY_MS = 0.020  # mean time of an operator under the profiler
 LAUNCH_MS = 0.008  # cost of one operator in Python, dispatcher and autograd before it computes anything
+LEAST_LAUNCH_MS = 0.002  # the same on the fastest CPUs
 OTHER_KIND = 3.0  # ratio to the step; an even longer time cannot come from operators this fast
 LEAST_SHARE = 0.4
 SAVED = 0.6
@@ -32,7 +33,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if anatomy is None or compute_phases_ms(summary) + loss_ms < 0.5 * summary.step_ms:
         return []
     num_operators = round(anatomy.num_operators * dissected_share(session))
-    if num_operators * LAUNCH_MS > OTHER_KIND * summary.step_ms:
+    if num_operators * LEAST_LAUNCH_MS > OTHER_KIND * summary.step_ms:
         return []  # the profiled step was one of the few long ones, so it does not describe the usual step
     is_of_loss = loss_ms > forward_ms and total(in_loss) >= FEWEST_SAMPLES
     if model is not None and model.is_compiled and not is_of_loss:
