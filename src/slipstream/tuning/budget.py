@@ -11,13 +11,13 @@ from slipstream.wire.backend import RaceBackend
 
 # Share of the budget that is kept for the proof. Its pairs of fresh processes decide whether anything is kept at all.
 PROOF_SHARE = 0.4
-# Time that was lost to other programs is added to the budget. A default budget may double; one that the user named
-# holds within 20%, of which the last pair, its grace, and the end of trials need a part.
+# Time that was lost to other programs is added to the budget. A default budget may double. A named one may overrun by
+# 20% in all: half of it for lost time, the rest for the last pair and the end of trials.
 MOST_EXTENSION, MOST_NAMED_EXTENSION = 1.0, 0.1
-MOST_LATE = 1.25  # times the announced default budget, without other programs
+MOST_LATE = 1.25  # a default budget may grow to so many times what was announced, besides lost time
 USUAL_PAIRS = 20  # that a default budget is made for: enough for a gain of 1.2 times the spread of a pair
 USUAL_PASSES = 2  # the second one has fewer arms; further ones are taken from what is left
-# Of a pair of the proof. The median of fewer follows a single outlier; more of the same two processes show nothing new.
+# The fewest and most rounds of a pair. The median of fewer follows a single outlier; more show nothing new.
 PAIR_ROUNDS, MOST_PAIR_ROUNDS = 4, 64
 BLOCKS_PER_START = 3.0  # seconds of blocks for each second of starts in a pair: mostly, blocks vary more than processes
 SLOW_START_S = 60.0  # what the first start of a compiled model may take on two cores; other devices are faster
@@ -69,7 +69,7 @@ class Budget:
         return max(0.0, self.budget_s - self.spent_s())
 
     def end_s(self, kept_back: float = 0.0) -> float:
-        """The time at which only this share of the budget will be left."""
+        """The time at which only this share of the budget will be left; negative: so much later than its end."""
         return self._start_s + self.budget_s * (1.0 - kept_back)
 
     def begin_selection(self) -> None:
@@ -96,14 +96,14 @@ class Costs:
         (self._cold_starts_s if is_cold else self._starts_s).append(seconds)
 
     def built_on(self, start_s: float) -> None:
-        """From now on every recipe contains one that takes so long to start."""
+        """From now on every recipe contains the recipe so far, which takes so long to start."""
         self._anchor_start_s = start_s
 
     def blocked(self, seconds: float) -> None:
         self._blocks_s.append(seconds)
 
     def start_s(self) -> float:
-        """The first start prepares what later ones share."""
+        """The typical start, without the first one, which also fills shared caches."""
         return max(self._anchor_start_s, median(self._starts_s[1:] or self._starts_s or [0.0]))
 
     def cold_start_s(self) -> float:

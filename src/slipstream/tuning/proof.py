@@ -21,15 +21,16 @@ from slipstream.verify.t_sequence import TSequence
 
 WHOLE = "recipe"  # the technique of the verdict on the whole recipe
 MOST_PAIRS = 32  # enough to prove a gain as large as the spread of a pair, in nine of ten tunings
-ENOUGH_PAIRS = 12  # the interval of fewer pairs is longer than three times their spread
-# A recipe that seems no faster after so many pairs is given up: one that gains as much as a pair's spread is lost so in
-# one of 100 tunings.
+ENOUGH_PAIRS = 12  # with fewer, the interval is over three times as long as the spread of the pairs
+# A recipe that seems no faster after so many pairs is given up. A real gain as large as the spread of the pairs is given
+# up by mistake in one of 100 tunings.
 FUTILE_PAIRS = 6
 NARROW = 0.1  # length of the interval of the log ratio; a proved gain is measured further until it is as narrow
-SMALL_BESIDE = 0.5  # the share of the spread of pairs at which the noise of blocks adds an eighth to it
+SMALL_BESIDE = 0.5  # block noise below this share of the spread of pairs widens it by an eighth at most
 GRACE_SHARE = 0.05  # of the budget, for a pair that has just been started
-# Of two processes that are disturbed alike, one loses this many more blocks than the other in one of 1000 proofs.
-UNLIKELY_EXCESS = 3.3  # standard deviations
+# If other programs disturb both processes alike, the difference of their lost blocks exceeds so many standard
+# deviations in one of 1000 proofs.
+UNLIKELY_EXCESS = 3.3
 
 ProofKind = Literal["total", "writable"]
 Outcome = Literal["proved", "refuted", "no_gain", "not_proved", "measured", "failed", "other_load"]
@@ -54,7 +55,7 @@ class Proof(msgspec.Struct):
 
 def prove(state: TuningState, recipe: Recipe, proofs: list[Proof], kind: ProofKind = "total") -> Proof:
     """Races pairs until the recipe is decided or the time is over, and adds the proof to `proofs`. Pairs of an earlier,
-    interrupted tuning count. If it is interrupted itself, the proof holds what its pairs show."""
+    interrupted tuning count. If it is interrupted, it adds a proof from the pairs so far and raises again."""
     number, earlier = state.journal.begin_proof(recipe)
     state.budget.begin_proof(state.costs)
     sequence = TSequence(state.order.alpha / 2**number)
@@ -114,8 +115,8 @@ def _seems_useless(sequence: TSequence) -> bool:
 
 
 def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence) -> float | None:
-    """The log ratio of two fresh processes: the centre over several interleaved blocks. They take so long that enough
-    pairs fit into the time that is left."""
+    """The log ratio of two fresh processes: the centre over several interleaved blocks. They end early
+    enough to leave time for ENOUGH_PAIRS."""
     first = len(race.rounds)
     begun_s = state.budget.now_s()
     planned_s = state.budget.left_s() / max(1, ENOUGH_PAIRS - sequence.num_pairs)

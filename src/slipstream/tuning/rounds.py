@@ -1,5 +1,5 @@
 """Runs rounds: one block of every trial, in random order. A round during which other programs used the cores does not
-count, by the measured load and never by the time that a block took."""
+count. Only the measured load decides this, never the time that a block took."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slipstream.tuning.budget import Budget, Costs
 from slipstream.tuning.progress import ProgressListener
 from slipstream.tuning.trials import Inert, RaceError, RecipeTrials, TrialPool, find_inert
 
-# Times the base's block: a block that takes longer ends with its next step. So a recipe that is 30 times slower costs a
+# A block ends with its next step after so many times the anchor's time for a block. So a recipe that is 30 times slower costs a
 # round little, and a recipe that is twice as slow is still timed over all steps.
 MOST_TIMES_BASE = 3.0
 MOST_TIMES_ROUNDS = 3
@@ -27,7 +27,7 @@ CLEAR = 2.0  # standard errors
 SHORTEST_LIMIT_S = 0.5  # a block of the base is often shorter than a stall of the machine
 WAIT_S = 1.0  # between two looks at a busy machine
 MOST_WAIT_S = 20.0  # at a time: then a round is tried again, because the load may be too small to disturb it
-# Without a quiet round for so long the tuning ends, because all its figures would be of another machine. Twice as long
+# Without a quiet round for so long the tuning ends, because its figures would describe a loaded machine. Twice as long
 # as the longest burst that one expects of a backup, an update or a build.
 PATIENCE_S = 120.0
 MOST_BASE_STARTS = 3  # of the anchor in one race
@@ -112,7 +112,7 @@ class RoundRunner:
         is_enough: Callable[[Race], bool] = lambda race: True,
     ) -> Race:
         """Starts all trials in new processes and runs rounds, until `num_rounds` counted or the deadline has passed.
-        Where that was not enough, up to MOST_TIMES_ROUNDS times as many rounds run. At most as many trials run beside
+        If `is_enough` says no, rounds continue, up to MOST_TIMES_ROUNDS times `num_rounds` in total. At most as many trials run beside
         the anchor as fit in memory; the others race afterwards, against a new process of the anchor. Raises RaceError
         if the anchor fails."""
         race, room = Race(), self._pool.num_challengers(1)
@@ -127,7 +127,7 @@ class RoundRunner:
         return race
 
     def start(self, members: Iterable[RecipeTrials], race: Race, deadline_s: float = math.inf) -> list[RecipeTrials]:
-        """Starts each in a new process, the first two whatever the time is. Returns those that run."""
+        """Starts each in a new process, the first two even after the deadline. Returns those that run."""
         members = list(members)
         for trials in members:
             self._pool.leave(trials)
@@ -165,7 +165,7 @@ class RoundRunner:
         self._tell.racing([trials.name for trials in running])
         num_counted = num_discarded = 0
         while self._budget.now_s() < deadline_s or not (num_counted or num_discarded):
-            if num_counted == num_rounds:  # further rounds leave most of the time to later races
+            if num_counted == num_rounds:  # extra rounds may use only a share of what is left
                 deadline_s = min(deadline_s, self._budget.now_s() + EXTRA_SHARE * (deadline_s - self._budget.now_s()))
             if num_counted >= MOST_TIMES_ROUNDS * num_rounds or (num_counted >= num_rounds and is_enough(race)):
                 break

@@ -22,7 +22,7 @@ from slipstream.tuning.trials import RaceError
 from slipstream.tuning.writable import find_writable, measure
 from slipstream.wire.backend import RaceBackend
 
-WORTH_PAIRS = 4  # a further proof with time for fewer pairs would have no interval
+WORTH_PAIRS = 4  # fewer pairs give no interval, so a further proof is not begun
 
 
 def tune(
@@ -102,7 +102,7 @@ def _select(state: TuningState, selection: Selection) -> None:
 
 
 def _enter_base(state: TuningState, candidates: Sequence[Candidate]) -> None:
-    """Starts the base once. What its start takes tells how long the tuning is to be. Without candidates only the proof
+    """Starts the base once. The default budget follows from how long this takes. Without candidates only the proof
     is left."""
     begun_s = state.budget.now_s()
     failure = state.pool.enter(state.base)

@@ -22,8 +22,8 @@ from slipstream.tuning.successive_halving import ETA, LEAST_ROUNDS, MOST_ROUNDS,
 OTHER_STEP = 0.1  # gain of a recipe up to which its step is like the unchanged one: another pass would find the same
 MOST_FAILED = 2  # passes without a winner on the unchanged script: small gains show only over several processes
 ROUNDS = LEAST_ROUNDS * ETA  # of a race between a few recipes, as on the second rung
-# An arm that was this much slower in an earlier pass does not race again: what it lost then would have to be less than
-# a quarter of what the recipe saved.
+# An arm that was this much slower in an earlier pass does not race again: it is unlikely that a recipe makes up for
+# that.
 HOPELESS = math.log(0.75)
 # Causes for which a setting does not race again, whatever the recipe is.
 _FINAL = ("failed", "declined", "no_effect", "unsound", "never_pays", "opt_in")
@@ -39,7 +39,7 @@ class Selection:
         self._out: set[Choice] = set()  # failed, unsound, or without effect
         self._entries: dict[tuple[Recipe, Choice], Entry] = {}  # by the recipe that they are raced on top of
         self._is_slowing = False
-        # What was ahead in the first pass, though a race in new processes did not confirm it: the proof decides. It
+        # What was ahead in the last pass on the unchanged script, though a race in new processes did not confirm it: the proof decides. It
         # holds all winners, because noise can choose the wrong one.
         self._hopeful: tuple[Recipe, float] | None = None
 
@@ -87,8 +87,8 @@ class Selection:
             state.adopt(Recipe(), None)
 
     def is_time(self) -> bool:
-        """Whether there is time for the proof of a recipe that seems useless, and before it, if there is no recipe, for
-        a selection."""
+        """Whether there is time for the fewest pairs that decide a proof and, if the recipe is empty, for a pass before
+        it."""
         state = self._state
         needed_s = FUTILE_PAIRS * state.costs.pair_s()
         if not state.recipe.choices:
@@ -133,8 +133,8 @@ class Selection:
         return [setting for setting in settings_to_race(candidate, seen) if setting not in out]
 
     def _affordable(self, arms: Sequence[Arm]) -> list[Arm]:
-        """As many arms as the time is enough for. Time is never spread over more arms than it can decide. With time for
-        two passes, one of them is kept back for what helps on top of the first one's winners."""
+        """As many arms as half of the time is enough for, because a second pass follows on top of the winners. If all of
+        the time is enough for one arm of each technique, none is left out for that."""
         state = self._state
         left_s = state.budget.selection_end_s() - state.budget.now_s()
         number = state.costs.num_affordable(left_s, num_fixed=2)
@@ -149,7 +149,7 @@ class Selection:
         return state.budget.now_s() + state.costs.pass_s(len(arms), 2) < state.budget.selection_end_s()
 
     def _first_rounds(self, num_arms: int) -> int:
-        """As many rounds on the first rung as leave half of the time to later passes."""
+        """The most rounds on the first rung with which this pass takes at most half of the time."""
         state = self._state
         half_s = (state.budget.selection_end_s() - state.budget.now_s()) / 2
         affordable = (
@@ -182,7 +182,7 @@ class Selection:
         return bool(winners) and self._take(anchor, winners, least_gain)
 
     def _entry(self, arm: Arm) -> Entry:
-        """A further pass on the same recipe adds to what is known of an arm."""
+        """If a pass is repeated on the same recipe, an arm keeps its earlier gains."""
         return self._entries.setdefault((self._state.recipe, arm.choice), Entry(arm, self._state.trials(arm.recipe)))
 
     def _is_time_for_slow(self) -> bool:
@@ -190,7 +190,7 @@ class Selection:
         return budget.selection_end_s() - budget.now_s() > SLOW_START_S
 
     def _race(self, anchor: Recipe, least_gain: float, going: Sequence[Entry], num_rounds: int, is_last: bool) -> None:
-        """One rung. The last one goes on while no arm is clearly ahead and one still may be."""
+        """One rung. The last one gets extra rounds until it is clear whether its best arm gains."""
         state = self._state
         fixed = [] if anchor.choices else [state.control]
         if not self._is_time_for_slow():
@@ -233,9 +233,7 @@ class Selection:
                 verdict = verdicts.with_numerics(verdict, verdicts.judge_numerics(state, entry.trials))
             if verdict.cause == "gains":
                 winners.append(entry)
-            self._remember(
-                entry, verdict.cause in ("failed", "declined", "no_effect", "unsound", "never_pays", "opt_in")
-            )
+            self._remember(entry, is_out=verdict.cause in _FINAL)
             state.decide(verdict)
             state.pool.leave(entry.trials)
         return winners

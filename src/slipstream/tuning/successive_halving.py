@@ -17,8 +17,8 @@ from slipstream.records import Failure, Recipe
 from slipstream.tuning.candidates import Arm
 from slipstream.tuning.trials import Inert, RecipeTrials
 
-ETA = 2  # a rung keeps one arm of this many, and has this many times the rounds of the rung before
-# Of the first rung, as the time allows. One of two may be an outlier; more than six cost more than the starts.
+ETA = 2  # each rung keeps 1/ETA of the arms, and has ETA times the rounds of the rung before
+# Rounds of the first rung, as the time allows: a single one may be an outlier; more than six cost more than the starts.
 LEAST_ROUNDS, MOST_ROUNDS = 2, 6
 FEW = 6  # arms on the last rung: several techniques may gain, and are then combined
 
@@ -40,7 +40,7 @@ class Entry(msgspec.Struct, eq=False):
     @property
     def gain(self) -> float | None:
         """The log ratio against the anchor; None if no block of it could be timed. Processes are weighted by the root
-        of their rounds: between equally, as if only processes differed, and by rounds, as if only blocks did."""
+        of their rounds. Equal weights would be right if only processes varied, and rounds if only blocks did."""
         if not self.gains:
             return None
         weights = [math.sqrt(num_rounds) for _, num_rounds in self.gains]
@@ -48,8 +48,8 @@ class Entry(msgspec.Struct, eq=False):
 
 
 def rung_sizes(num_arms: int, first_rounds: int) -> list[tuple[int, int]]:
-    """The number of arms and of rounds of each rung. There are two rungs at least, so that no arm wins with one
-    process."""
+    """The number of arms and of rounds of each rung. There are two rungs at least, so that a winner has been
+    timed in two processes at least."""
     if num_arms < 1:
         return []
     sizes = [num_arms]
