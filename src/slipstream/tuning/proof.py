@@ -22,8 +22,8 @@ from slipstream.verify.t_sequence import TSequence
 WHOLE = "recipe"  # the technique of the verdict on the whole recipe
 MOST_PAIRS = 32  # enough to prove a gain as large as the spread of a pair, in nine of ten tunings
 ENOUGH_PAIRS = 12  # with fewer, the interval is over three times as long as the spread of the pairs
-# A recipe that seems no faster after so many pairs is given up. A real gain as large as the spread of the pairs is given
-# up by mistake in one of 100 tunings.
+# A recipe that seems no faster after so many pairs is given up. A real gain as large as the spread of the pairs is
+# given up by mistake in one of 100 tunings.
 FUTILE_PAIRS = 6
 NARROW = 0.1  # length of the interval of the log ratio; a proved gain is measured further until it is as narrow
 SMALL_BESIDE = 0.5  # block noise below this share of the spread of pairs widens it by an eighth at most

@@ -18,8 +18,8 @@ from slipstream.tuning.budget import Budget, Costs
 from slipstream.tuning.progress import ProgressListener
 from slipstream.tuning.trials import Inert, RaceError, RecipeTrials, TrialPool, find_inert
 
-# A block ends with its next step after so many times the anchor's time for a block. So a recipe that is 30 times slower costs a
-# round little, and a recipe that is twice as slow is still timed over all steps.
+# A block ends with its next step after so many times the anchor's time for a block. So a recipe that is 30 times
+# slower costs a round little, and a recipe that is twice as slow is still timed over all steps.
 MOST_TIMES_BASE = 3.0
 MOST_TIMES_ROUNDS = 3
 EXTRA_SHARE = 0.15  # of the time that is left, for rounds beyond the planned ones
@@ -112,9 +112,9 @@ class RoundRunner:
         is_enough: Callable[[Race], bool] = lambda race: True,
     ) -> Race:
         """Starts all trials in new processes and runs rounds, until `num_rounds` counted or the deadline has passed.
-        If `is_enough` says no, rounds continue, up to MOST_TIMES_ROUNDS times `num_rounds` in total. At most as many trials run beside
-        the anchor as fit in memory; the others race afterwards, against a new process of the anchor. Raises RaceError
-        if the anchor fails."""
+        If `is_enough` says no, rounds continue, up to MOST_TIMES_ROUNDS times `num_rounds` in total. At most as many
+        trials run beside the anchor as fit in memory; the others race afterwards, against a new process of the anchor.
+        Raises RaceError if the anchor fails."""
         race, room = Race(), self._pool.num_challengers(1)
         groups = [others[at : at + room] for at in range(0, len(others), room)] or [[]]
         for group in groups:

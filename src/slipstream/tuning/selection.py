@@ -39,8 +39,8 @@ class Selection:
         self._out: set[Choice] = set()  # failed, unsound, or without effect
         self._entries: dict[tuple[Recipe, Choice], Entry] = {}  # by the recipe that they are raced on top of
         self._is_slowing = False
-        # What was ahead in the last pass on the unchanged script, though a race in new processes did not confirm it: the proof decides. It
-        # holds all winners, because noise can choose the wrong one.
+        # All winners of the last pass on the unchanged script, if a race in new processes did not confirm them: the
+        # proof decides about them together, because noise can choose the wrong one.
         self._hopeful: tuple[Recipe, float] | None = None
 
     def run(self) -> None:
@@ -133,8 +133,8 @@ class Selection:
         return [setting for setting in settings_to_race(candidate, seen) if setting not in out]
 
     def _affordable(self, arms: Sequence[Arm]) -> list[Arm]:
-        """As many arms as half of the time is enough for, because a second pass follows on top of the winners. If all of
-        the time is enough for one arm of each technique, none is left out for that."""
+        """As many arms as half of the time is enough for, because a second pass follows on top of the winners. If all
+        of the time is enough for one arm of each technique, none is left out for that."""
         state = self._state
         left_s = state.budget.selection_end_s() - state.budget.now_s()
         number = state.costs.num_affordable(left_s, num_fixed=2)

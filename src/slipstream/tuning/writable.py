@@ -14,8 +14,9 @@ from slipstream.tuning.state import TuningState
 
 
 def find_writable(state: TuningState, seen: Mapping[Choice, float]) -> Recipe:
-    """The recipe without the techniques that cannot be written. Each is replaced by the technique that gained
-    most of those that can be written and conflict with it. Empty if all can be written. `seen` are the log ratios of all raced choices."""
+    """The recipe without the techniques that cannot be written. Each is replaced by the technique that gained most of
+    those that can be written and conflict with it. Empty if all can be written. `seen` are the log ratios of all raced
+    choices."""
     observation = Observation(state.session)
 
     def can_write(choice: Choice) -> bool:
