@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -43,4 +44,19 @@ def test_a_check_does_not_forward_an_ignored_signal(without_hangup: None) -> Non
         assert sent == []
         os.kill(os.getpid(), signal.SIGTERM)
         interrupts.look()
+    assert sent == [signal.SIGTERM]
+
+
+def test_a_signal_that_another_thread_receives_is_forwarded() -> None:
+    sent: list[int] = []
+    is_over = threading.Event()
+    other = threading.Thread(target=is_over.wait)
+    other.start()  # before the signals are blocked: this thread receives them
+    try:
+        with Interrupts(sent.append) as interrupts:
+            os.kill(os.getpid(), signal.SIGTERM)
+            interrupts.look()
+    finally:
+        is_over.set()
+        other.join()
     assert sent == [signal.SIGTERM]

@@ -36,18 +36,16 @@ class Interrupts:
         self._handlers = _handling(dict.fromkeys(self._watched, self._handle))
 
     def __enter__(self) -> Interrupts:
-        if hasattr(signal, "sigtimedwait"):
+        self._handlers.__enter__()
+        if hasattr(signal, "sigtimedwait"):  # it tells who sent a signal
             self._former_mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._watched))
-        else:  # without it the sender of a signal is unknown; a terminal is the most likely one
-            self._handlers.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         if hasattr(signal, "sigtimedwait"):
             self.look()  # the last signals are for the trial, not for code that runs after this block
             signal.pthread_sigmask(signal.SIG_SETMASK, self._former_mask)
-        else:
-            self._handlers.__exit__(None, None, None)
+        self._handlers.__exit__(None, None, None)
 
     def look(self) -> None:
         """Handles the signals that arrived since the last call."""
@@ -56,7 +54,8 @@ class Interrupts:
             self._act(info.si_signo, is_shared=info.si_code > 0)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        self._act(number, is_shared=True)
+        """Handles a signal of an unknown sender. Another thread received it, or the system has no `sigtimedwait`."""
+        self._act(number, is_shared=number == signal.SIGINT)
 
     def _act(self, number: int, *, is_shared: bool) -> None:
         self._num_interrupts += 1
