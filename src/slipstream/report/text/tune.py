@@ -221,11 +221,11 @@ def ceiling_remark(tuning: Tuning) -> str:
     known = catalogue()
     works = {known[one.technique].CARD.work for recipe, _ in beyond for one in recipe.choices if one.technique in known}
     if "less" in works:
-        return "exceeded: less work"
+        return "beaten: less work"
     if "spread" in works:
-        return "exceeded: more cores"
+        return "beaten: more cores"
     is_noise = all(speed.low <= ceiling_gain for _, speed in beyond)
-    return "exceeded: noise" if is_noise else "exceeded: other time"
+    return "beaten: noise" if is_noise else "beaten: other time"
 
 
 def step_with(tuning: Tuning, speed: Speed) -> float:
