@@ -218,6 +218,13 @@ def test_changes_of_the_script_are_reported(written: Path, tmp_path: Path) -> No
     ]
 
 
+def test_a_script_that_had_no_arguments_is_reported(written: Path, tmp_path: Path) -> None:
+    file = msgspec.structs.replace(_now(written), script=["train.py"], script_digest="")
+    assert differences(file, ["train.py", "--epochs", "2"], tmp_path, _machine(tmp_path)) == [
+        "The recipe was measured without arguments."
+    ]
+
+
 def test_changes_of_the_machine_are_reported(written: Path, tmp_path: Path) -> None:
     root = _machine(tmp_path, cpu="another", gpus=("NVIDIA A100",))
     file = _now(written, cores=1000.0, torch="1.0.0+cu99", python="2.7.1", gpus="NVIDIA T4")

@@ -36,8 +36,9 @@ def _of_script(file: RecipeFile, script: Sequence[str], cwd: str | Path) -> list
     if file.script_digest and digest and digest != file.script_digest:
         sentences.append(f"{now} has changed since the recipe was measured.")
     if _arguments(file.script) != _arguments(script):
+        arguments = " ".join(_arguments(file.script))
         sentences.append(
-            f"The recipe was measured with other arguments: {' '.join(_arguments(file.script)) or 'none'}."
+            f"The recipe was measured {f'with other arguments: {arguments}' if arguments else 'without arguments'}."
         )
     return sentences
 
