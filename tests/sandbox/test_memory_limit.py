@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from slipstream.sandbox.memory_limit import Limit, read_mapped
+from slipstream.sandbox.memory_limit import MemoryLimit, read_mapped
 from slipstream.sandbox.oom_messages import tells_shortage
 
 MIB = 1 << 20
@@ -21,13 +21,13 @@ def take(num_bytes: int) -> torch.Tensor:
 
 
 @pytest.fixture
-def limit() -> Iterator[Limit]:
-    made = Limit(read_mapped().data + 300 * MIB)
+def limit() -> Iterator[MemoryLimit]:
+    made = MemoryLimit(read_mapped().data + 300 * MIB)
     yield made
     made.lift()
 
 
-def test_allocation_beyond_the_limit_raises(limit: Limit) -> None:
+def test_allocation_beyond_the_limit_raises(limit: MemoryLimit) -> None:
     limit.begin(torch.nn.Linear(2, 2))
     assert limit.start_bytes == pytest.approx(read_mapped().data, abs=16 * MIB)
     assert take(100 * MIB).numel() == 100 * MIB
@@ -38,13 +38,13 @@ def test_allocation_beyond_the_limit_raises(limit: Limit) -> None:
     assert take(400 * MIB).numel() == 400 * MIB
 
 
-def test_a_limit_that_cannot_be_enforced_has_its_reason(limit: Limit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_cannot_be_enforced_has_its_reason(limit: MemoryLimit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slipstream.sandbox.memory_limit.sys.platform", "darwin")
     limit.begin(torch.nn.Linear(2, 2))
-    assert limit.fault == "only Linux holds a process to a limit of memory" and not Limit().fault
+    assert limit.fault == "only Linux holds a process to a limit of memory" and not MemoryLimit().fault
 
 
-def test_limit_does_not_apply_to_children(limit: Limit) -> None:
+def test_limit_does_not_apply_to_children(limit: MemoryLimit) -> None:
     limit.begin(torch.nn.Linear(2, 2))
     child = os.fork()
     if not child:
@@ -59,7 +59,7 @@ def test_limit_does_not_apply_to_children(limit: Limit) -> None:
 
 
 def test_peak_is_measured_although_the_memory_was_freed() -> None:
-    limit = Limit()
+    limit = MemoryLimit()
     limit.begin(torch.nn.Linear(2, 2))
     before = take(700 * MIB)  # an earlier, higher peak must not hide the later one
     del before

@@ -30,7 +30,7 @@ _COMPARES: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 _PLAIN = (int, float, str, bool, type(None))
 
 
-class Limit(NamedTuple):
+class LoopLimit(NamedTuple):
     num_steps: int
     source: str  # "args.max_steps"
     is_per_epoch: bool  # the counter starts again in every epoch
@@ -40,7 +40,7 @@ class _UnknownError(Exception):
     pass
 
 
-def find_limit(frame: FrameType | None) -> Limit | None:
+def find_limit(frame: FrameType | None) -> LoopLimit | None:
     """Returns the limit of the outermost loop that has one; of several in one loop, the smallest."""
     loops = list(loops_around(frame))
     for position in reversed(range(len(loops))):
@@ -62,13 +62,13 @@ def _tests(loop: Loop) -> Iterator[ast.expr]:
             waiting += [inner for inner in ast.iter_child_nodes(statement) if isinstance(inner, ast.stmt)]
 
 
-def _limit(test: ast.expr, running: RunningLoop, around: list[RunningLoop]) -> Limit | None:
+def _limit(test: ast.expr, running: RunningLoop, around: list[RunningLoop]) -> LoopLimit | None:
     parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
     frame, found = running.frame, None
     try:
         for part in parts:
             if found is None and (limit := _reached(part, frame)) is not None:
-                found = Limit(*limit, is_per_epoch=_starts_again(part, running, around))
+                found = LoopLimit(*limit, is_per_epoch=_starts_again(part, running, around))
             elif not _plain(_value(part, frame)):
                 return None  # the loop never ends here
     except _UnknownError:

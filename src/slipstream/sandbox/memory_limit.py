@@ -33,7 +33,7 @@ class _UnenforceableError(Exception):
     """The system or torch cannot enforce a limit. The message is the reason."""
 
 
-class Limit:
+class MemoryLimit:
     """A memory limit. Call `begin` before the first forward pass, `level` after the warm-up, and `weigh` whenever the
     script is paused."""
 

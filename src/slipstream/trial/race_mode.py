@@ -10,7 +10,7 @@ from slipstream.seams.patching import Patches
 from slipstream.trial.seeding import SHIFT, Seeding
 
 if TYPE_CHECKING:
-    from slipstream.sandbox.memory_limit import Limit
+    from slipstream.sandbox.memory_limit import MemoryLimit
     from slipstream.trial.baton import Baton
     from slipstream.trial.fingerprint import FingerprintRecorder
     from slipstream.trial.lifecycle import ScriptRun
@@ -23,7 +23,7 @@ class RaceMode:
         self._run = run
         self._seeds = Patches(run.complain, lambda: False)
         self._baton: Baton | None = None
-        self._limit: Limit | None = None  # of a memory fit
+        self._limit: MemoryLimit | None = None  # of a memory fit
 
     def start(self) -> None:
         settings, import_hooks = self._run.settings, self._run.import_hooks
@@ -91,12 +91,12 @@ class RaceMode:
         patches.on_close(timing.close)
         baton.time_input(timing)
 
-    def _limit_memory(self, fingerprint: FingerprintRecorder) -> Limit:
+    def _limit_memory(self, fingerprint: FingerprintRecorder) -> MemoryLimit:
         """Sets up a memory fit. Gradient sketches are not recorded, because making them needs memory."""
-        from slipstream.sandbox.memory_limit import Limit
+        from slipstream.sandbox.memory_limit import MemoryLimit
 
         assert self._run.context is not None
-        limit = Limit(self._run.settings.limit_bytes)
+        limit = MemoryLimit(self._run.settings.limit_bytes)
         self._run.context.on_model(limit.begin)
         fingerprint.end_snapshots()
         return limit

@@ -13,7 +13,7 @@ from slipstream.trial.recipe_protocol import AppliedRecipe
 from slipstream.wire.protocol import Report
 
 if TYPE_CHECKING:
-    from slipstream.sandbox.memory_limit import Limit
+    from slipstream.sandbox.memory_limit import MemoryLimit
     from slipstream.trial.lifecycle import ScriptRun
     from slipstream.trial.rounding_noise import RoundingNoise
 
@@ -55,7 +55,7 @@ class FingerprintedTrial(TimedTrial):
         metrics: PrintedMetrics,
         step_counter: HookedStepCounter,
         timing: Patches,
-        limit: Limit | None,
+        limit: MemoryLimit | None,
         noise: RoundingNoise | None,
     ) -> None:
         self._run = run

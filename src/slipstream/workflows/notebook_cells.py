@@ -21,7 +21,7 @@ _IMPORTS: Final = (ast.Import, ast.ImportFrom)
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-class Statement(msgspec.Struct, frozen=True):
+class CellStatement(msgspec.Struct, frozen=True):
     """A top-level statement of a cell, with the names that it uses."""
 
     text: str
@@ -59,13 +59,13 @@ def needed_source(cells: Sequence[str], function: str) -> str:
 
 
 def _backwards(
-    statements: Sequence[Statement], wanted: frozenset[str], function: str
-) -> tuple[list[Statement], frozenset[str]]:
+    statements: Sequence[CellStatement], wanted: frozenset[str], function: str
+) -> tuple[list[CellStatement], frozenset[str]]:
     """Go from the last statement to the first and choose those that give the wanted names their values.
 
     Names that a chosen statement reads are wanted too. Returns the chosen statements and the names that are missing.
     """
-    chosen: list[Statement] = []
+    chosen: list[CellStatement] = []
     needed = wanted
     for statement in reversed(statements):
         if statement.is_star:
@@ -82,7 +82,7 @@ def _backwards(
     return chosen, needed - bound
 
 
-def _statements(cell: str) -> Iterator[Statement]:
+def _statements(cell: str) -> Iterator[CellStatement]:
     try:
         tree = ast.parse(cell)
     except SyntaxError:  # a cell that failed, or that uses await at top level
@@ -121,7 +121,7 @@ def _first_line(node: ast.stmt) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
-def _statement(node: ast.stmt, text: str) -> Statement:
+def _statement(node: ast.stmt, text: str) -> CellStatement:
     table = symtable.symtable(ast.unparse(node), "<cell>", "exec")
     top = table.get_symbols()
     inside = {name for child in table.get_children() for name in _globals_of(child)}
@@ -133,7 +133,7 @@ def _statement(node: ast.stmt, text: str) -> Statement:
     binds = frozenset(s.get_name() for s in top if s.is_assigned() or s.is_imported() or s.is_namespace())
     binds = frozenset(name for name in binds if not name.startswith("."))
     simple = isinstance(node, (*_DEFINITIONS, ast.Assign, ast.AnnAssign)) and not binds & immediate
-    return Statement(
+    return CellStatement(
         text,
         binds,
         binds if simple else frozenset(),  # an import does not replace: changes made to the module since then are kept
