@@ -1,7 +1,7 @@
 """Trials that show whether a batch size or a recipe runs within a memory limit, and how fast it is.
 
 Each trial is a separate process, so it can run out of memory without harm. The decisions are made in `search` and
-`shrink`.
+`memory_techniques`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ import msgspec
 
 from slipstream.fit.attempts import FitAttempts, FitBackend, FitRun
 from slipstream.fit.batch_bisection import BatchBisection, Held, held_by, num_twos
+from slipstream.fit.memory_techniques import MemoryGap, make_room
 from slipstream.fit.options import FitError, FitOptions
-from slipstream.fit.shrink import MemoryGap, make_room
 from slipstream.memory.forecast import forecast
 from slipstream.numbers import in_binary
 from slipstream.records import Choice, FitAttempt, Fitting, Recipe, Session
