@@ -389,7 +389,7 @@ def test_accelerate_has_the_weights_of_the_whole_batch(case: dict[str, Any], app
     ],
 )
 def test_accelerate_declines_with_a_reason(case: dict[str, Any], reason: str, applied: Any) -> None:
-    """Unsupported loops are detected at the first piece at the latest: no bit differs afterwards, dropout included."""
+    """Unsupported loops are detected at the first piece at the latest. No bit differs afterwards, dropout included."""
     bare = loop(**case)
     with applied(("accumulation", 2)) as context:
         changed = loop(**case)

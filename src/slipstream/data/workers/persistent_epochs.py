@@ -64,8 +64,8 @@ class LoaderEpochs:
         patches.around(DataLoader, "__init__", "persistent_epochs.init", None, self._after_init)
         patches.around(DataLoader, "__iter__", "persistent_epochs.iter", self._before_iter, _nothing)
         patches.replace(DataLoader, "_get_iterator", self._starting(DataLoader._get_iterator))
-        # If the start of an iterator fails, torch ends its workers and reads this attribute. Torch sets it only at the end
-        # of the start.
+        # If the start of an iterator fails, torch ends its workers and reads this attribute. Torch itself sets the
+        # attribute only at the end of the start.
         patches.replace(iterator, "_workers_status", _Available())
         patches.replace(iterator, "_reset", self._resetting(iterator._reset))
         patches.replace(iterator, "_next_data", self._asking(iterator._next_data))
