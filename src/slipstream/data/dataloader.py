@@ -98,7 +98,7 @@ class DataLoader(TorchLoader[Any]):
             return "an iterable dataset is read by one process"
         sampler = self.batch_sampler
         own = type(sampler) is BatchSampler and type(sampler.sampler).__module__ == "torch.utils.data.sampler"
-        return "" if own else "the sampler is not torch's own, so its order may depend on when it is asked for indices"
+        return "" if own else "the sampler is not torch's own, so its order may depend on when indices are requested"
 
     def _log_choice(self) -> None:
         choice = self.choice

@@ -1,8 +1,8 @@
 """Changes the number of CPU threads that torch computes with.
 
-Helps where torch starts more threads than can run at once, because of a container's CPU quota or hyper-threads. Helps
-also where DataLoader workers need the cores, or where operations are too small to be split. Hurts where large
-operations get fewer cores.
+Helps where torch starts more threads than can run at once, because of a container's CPU quota or hyper-threads. Fewer
+threads also help where DataLoader workers need the cores, or where operations are too small to be split. Hurts where
+large operations get fewer cores.
 """
 
 from __future__ import annotations

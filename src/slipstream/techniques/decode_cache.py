@@ -1,4 +1,4 @@
-"""Stores the raw pixels of images that Pillow, OpenCV or torchvision has decoded on disk. When an image is needed
+"""Stores on disk the raw pixels of images that Pillow, OpenCV or torchvision has decoded. When an image is needed
 again, its pixels are read from there.
 
 Helps where decoding JPEG, PNG or WebP is a large part of the input work, and where the decoded dataset fits in half of

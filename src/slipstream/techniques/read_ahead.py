@@ -34,7 +34,7 @@ CARD = Card(
 VALUES = range(1, 257)
 DEPTHS = (8, 32)  # batches
 LEAST_SHARE = 0.1  # minimum share of reading in the work on a batch
-# The same for slow disks. It is lower, because the check may have found the files in memory.
+# The minimum share for slow disks. It is lower, because the check may have found the files in memory.
 SLOW_DISKS = {"hdd": 0.03, "network": 0.03}
 
 

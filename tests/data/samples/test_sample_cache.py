@@ -532,7 +532,7 @@ def test_a_dataset_that_does_not_fit_is_not_cached(applied: Any, monkeypatch: py
     bare = epochs(Made())
     with applied(sample_cache=True) as context:
         assert are_same(epochs(Made()), bare)
-    assert "all of its samples would need" in context.declined[0] and context.changes == []
+    assert "all samples together would need" in context.declined[0] and context.changes == []
 
 
 def test_nearly_full_memory_is_reported(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Fills caches before a race. Forked processes read the samples of the next epoch from the dataset. The race then
-measures an epoch with filled caches, as every epoch after the first one is. The script's process draws no random number
-and receives no sample."""
+measures an epoch with filled caches, like every epoch after the first. The script's process draws no random number and
+receives no sample."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class BatchedFetch:
             has_drawn = _rewind(before)
             state.num_left -= 1
             theirs = original(fetcher, _numbers(indices))
-            difference = "random numbers are drawn for its samples" if has_drawn else _difference(ours, theirs)
+            difference = "random numbers are drawn for the samples" if has_drawn else _difference(ours, theirs)
             return self._give_up(state, difference, theirs) if difference else theirs
 
         return fetch

@@ -24,7 +24,7 @@ _SHARE = 0.3  # maximum share of the free memory
 _PROVED = 4  # samples that each process first requests twice from the dataset
 _COMPARED = 4  # cached samples of each writer that each process compares with the dataset in each epoch
 _EVERY = 16  # one further cached sample is compared in every 16th batch
-DRAWN = "random numbers are drawn for its samples"
+DRAWN = "random numbers are drawn for the samples"
 
 
 class SampleCacheState:
@@ -211,7 +211,7 @@ class SampleReader:
         if not pack(again).is_same(payload):
             return "a sample differs when it is requested a second time"
         if (_memory_of(sample) & _memory_of(again)) - _watched_memory(self._dataset, self._state.outside):
-            return "its samples share memory with the dataset, which the script may change"
+            return "the samples share memory with the dataset, and the script may change that memory"
         return ""
 
     def _finish_proof(self) -> None:
@@ -219,7 +219,7 @@ class SampleReader:
         wanted = 1.1 * self._proof.num_bytes / _PROVED * len(self._dataset)
         if wanted > self._arena.most_bytes:
             limit = f"only {self._arena.most_bytes / 1e9:.2g} GB can be used safely"
-            self._arena.drop(f"all of its samples would need {wanted / 1e9:.2g} GB of memory, and {limit}")
+            self._arena.drop(f"all samples together would need {wanted / 1e9:.2g} GB of memory, and {limit}")
         elif self._writer < 0 and self._state.fingerprint is None:
             self._state.fingerprint = self._state.look_closely()
 

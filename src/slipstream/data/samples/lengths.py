@@ -54,9 +54,9 @@ def _measure_in_child(dataset: Any, most_s: float) -> Any:
     there.close()
     try:
         is_answered = here.poll(_TIMEOUT_FACTOR * most_s)
-        return here.recv() if is_answered else "measuring the lengths of its samples took too long"
+        return here.recv() if is_answered else "measuring the lengths of the samples took too long"
     except EOFError:
-        return "the process that measured the lengths of its samples died"
+        return "the process that measured the lengths of the samples died"
     finally:
         child.kill()
         child.join()
@@ -82,7 +82,7 @@ def _measure(dataset: Any, most_s: float) -> Any:
         if has_drawn:
             before.restore()
     if has_drawn:
-        raise UnknownLengthsError("random numbers are drawn for its samples, so their lengths may change every time")
+        raise UnknownLengthsError("random numbers are drawn for the samples, so their lengths may change every time")
     return np.asarray(lengths, dtype=np.int64)
 
 
@@ -108,7 +108,7 @@ def _samples(dataset: Any, most_s: float) -> list[int]:
     for index in range(len(dataset)):
         length = length_of(dataset[index])
         if length is None:
-            raise UnknownLengthsError("its samples contain no sequence that has a length")
+            raise UnknownLengthsError("the samples contain no sequence that has a length")
         lengths.append(length)
         if index == 0:  # the first sample may open files
             fingerprint, start_s = look(dataset, 2), time.monotonic()

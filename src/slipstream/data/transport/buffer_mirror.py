@@ -59,8 +59,8 @@ class BufferMirrors:
     """All mirrors of this process. Batches may arrive in the script's thread and in the thread that pins memory."""
 
     def __init__(self) -> None:
-        # The lock is reentrant, because garbage collection may destroy an iterator while the lock is held. This calls
-        # `forget`.
+        # The lock is reentrant, because garbage collection may destroy an iterator while the lock is held. Its
+        # finalizer calls `forget`.
         self._lock = threading.RLock()
         self._by_key: dict[Key, BufferMirror] = {}
 

@@ -1,8 +1,8 @@
 """The pool of shared storages that a worker reuses.
 
 The storages are torch's own and have exactly the size of a tensor's storage, so a batch in them looks like any other. A
-storage is overwritten only when nothing holds it, neither in the worker nor in the main process. The main process tells
-this in a table of bytes in shared memory.
+storage is overwritten only when nothing holds it, neither in the worker nor in the main process. The main process
+reports this in a table of bytes in shared memory.
 
 `lent_storages` marks code in a worker that creates shared storages and overwrites them completely. Such a storage may
 be a reused one."""

@@ -62,7 +62,7 @@ class OutsideState:
         """Returns the first thing that one of the functions does outside of the dataset, as a clause, or "" if nothing
         is seen."""
         if len(self._functions) >= _MOST:
-            return f"its samples come from more than {_MOST} functions, too many to examine"
+            return f"the samples come from more than {_MOST} functions, which are too many to examine"
         for code, function in self._functions.items():
             facts = _facts_of(code)
             name = function.__qualname__.rpartition("<locals>.")[2]

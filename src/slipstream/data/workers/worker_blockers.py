@@ -33,7 +33,7 @@ _MOST_PICKLED = 2**31  # maximum size of the pickle in bytes, because each spawn
 def obstacle(arguments: dict[str, Any], num_workers: int) -> str:
     dataset = arguments["dataset"]
     if num_workers and multiprocessing.current_process().daemon:
-        return "the process that builds the loader may not start others"
+        return "the process that builds the loader may not start other processes"
     if isinstance(dataset, (IterDataPipe, MapDataPipe)):
         return "data pipes do their own sharding and seeding"
     if isinstance(dataset, IterableDataset):

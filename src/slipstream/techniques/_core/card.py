@@ -49,7 +49,7 @@ class Card(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True):
     is_yes: bool
     reason: str = ""
-    is_already_so: bool = False  # the answer is no, because the training has already what the technique would bring
+    is_already_so: bool = False  # the answer is no, because the training already has what the technique would bring
 
 
 YES = Answer(True)

@@ -39,8 +39,8 @@ def why_no_pictures(observation: Observation) -> str:
 
 def postpone(context: ApplyContext, what: str, otherwise: str, make: Callable[[Notice, Notice], LazyDecode]) -> None:
     """Installs the object that `make` returns, which decodes images only when their pixels are needed. `make` gets two
-    callbacks. The first reports `what`, and the object calls it when it was of use. The second reports `otherwise`, and
-    the object calls it when it was of no use or gave a wrong result. `make` may import Pillow."""
+    callbacks for this object. The first one reports `what`, when the object has an effect. The second one reports
+    `otherwise`, when the object has no effect or gave a wrong result. `make` may import Pillow."""
     try:
         from slipstream.data.images.lazy_decode import why_not_here
         from slipstream.data.workers.worker_flags import WorkerFlags

@@ -1,5 +1,5 @@
-"""Fills a technique's cache before a race. The race then times an epoch with a full cache, as every epoch after the
-first one is. The cache is filled only before the first update, because later the filling itself would be timed."""
+"""Fills a technique's cache before a race. The race then times an epoch with a full cache, like every epoch after the
+first. The cache is filled only before the first update, because later the filling itself would be timed."""
 
 from __future__ import annotations
 

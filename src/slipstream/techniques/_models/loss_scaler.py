@@ -245,8 +245,8 @@ def _listed(tensors: Any) -> list[torch.Tensor]:
 
 
 def _starts(roots: list[torch.Tensor], given: Any) -> list[torch.Tensor | None]:
-    """Returns the gradients that backward starts from. A root with several elements and no gradient stays without one,
-    because torch rejects it."""
+    """Returns the gradients that backward starts from. A root with several elements and no given gradient gets none, so
+    torch rejects it."""
     starts = [None] * len(roots) if given is None else _listed(given)
     return [
         torch.ones_like(root) if start is None and root.requires_grad and root.numel() == 1 else start

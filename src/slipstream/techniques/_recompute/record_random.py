@@ -111,7 +111,7 @@ def _is_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     for index, argument in enumerate(func._schema.arguments):
-        # attention and recurrent kernels, which draw nothing if this is zero
+        # The dropout of attention and recurrent kernels. They draw nothing if it is zero.
         if argument.name in ("dropout_p", "dropout"):
             chance = kwargs.get(argument.name, args[index] if index < len(args) else argument.default_value)
             return bool(chance)
