@@ -1,6 +1,6 @@
 """Decodes an image at a half, a quarter or an eighth of its size, as Pillow's own `thumbnail` does. This is done only
-if the script shrinks the image before it uses the pixels. The pixels are not the same. A crop is postponed until the
-call that shrinks it. Other operations get the pixels as Pillow decodes them."""
+if the script shrinks the image before it uses the pixels. The pixels are not the same as those of the whole image. A
+crop is postponed until the call that shrinks it. Other operations get the pixels as Pillow decodes them."""
 
 from __future__ import annotations
 
