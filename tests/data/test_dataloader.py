@@ -213,7 +213,7 @@ class Drawing(Dataset[Any]):
 
 @pytest.fixture
 def threads() -> Iterator[None]:
-    """The patches last until the process ends, so the test takes them back."""
+    """Removes the patches after the test, because they last until the process ends."""
     yield
     dataloader._patches().close()
     dataloader._patches.cache_clear()

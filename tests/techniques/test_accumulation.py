@@ -90,7 +90,7 @@ LOSSES = [
     (weighted, "class weights"),
     (summed, "sum|NllLoss"),
     (over_tokens, "averages over tokens"),
-    (contrastive, "compares the samples|not the mean of its samples"),
+    (contrastive, "compares the samples|not the mean of the samples"),
 ]
 
 
@@ -172,7 +172,7 @@ def test_lightning_has_the_weights_of_the_whole_batch(case: dict[str, Any], num_
     [
         *(({"loss": loss}, reason) for loss, reason in LOSSES),
         ({"extra": (nn.BatchNorm1d(8),)}, MIXING),
-        ({"limit_train_batches": 2}, "limit_train_batches=2 counts batches"),
+        ({"limit_train_batches": 2}, "limit_train_batches=2 would count pieces"),
     ],
 )
 def test_lightning_declines_with_a_reason(case: dict[str, Any], reason: str, applied: Any) -> None:
@@ -389,7 +389,7 @@ def test_accelerate_has_the_weights_of_the_whole_batch(case: dict[str, Any], app
     ],
 )
 def test_accelerate_declines_with_a_reason(case: dict[str, Any], reason: str, applied: Any) -> None:
-    """Unsupported loops are detected at the first piece at the latest: no bit differs afterwards, dropout included."""
+    """Unsupported loops are detected at the first piece at the latest. No bit differs afterwards, dropout included."""
     bare = loop(**case)
     with applied(("accumulation", 2)) as context:
         changed = loop(**case)

@@ -78,6 +78,6 @@ def test_expandable_segments(applied: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert context.declined == ["expandable_segments: there is no CUDA device here"]
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", wanted)  # as in the trial's process
     assert set(expandable_segments.environment(True).values()) == {wanted}
-    assert expandable_segments.applies(seen_on("cuda:0")).reason == "the environment sets it already"
+    assert expandable_segments.applies(seen_on("cuda:0")).reason == "the environment sets expandable_segments already"
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync")
     assert "no segments" in expandable_segments.applies(seen_on("cuda:0")).reason

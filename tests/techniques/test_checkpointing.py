@@ -90,7 +90,7 @@ class DrawsInternally(nn.Module):
 
 
 def test_a_kernel_that_draws_internally_draws_the_same_again(applied: Any) -> None:
-    """Fused attention with dropout does this on a GPU."""
+    """Fused attention with dropout draws internally on a GPU."""
     tags = (torch.Tag.nondeterministic_seeded,)
 
     @torch.library.custom_op("slipstream_test::toss", mutates_args=(), tags=tags)

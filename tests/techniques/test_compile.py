@@ -79,7 +79,7 @@ def test_a_model_that_cannot_be_captured_runs_uncompiled(applied: Any) -> None:
     losses = train(net())
     with applied(("compile", "default")) as context:
         assert train(Hidden()) == losses
-    assert context.declined == ["compile: the compiler captured nothing of Hidden"] and not context.changes
+    assert context.declined == ["compile: the compiler captured no part of Hidden"] and not context.changes
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -105,7 +105,7 @@ def test_a_script_that_compiles_is_not_changed(applied: Any) -> None:
     model._compiled_call_impl = model._call_impl  # what Module.compile() does, without compiling
     with applied(("compile", "default")) as context:
         train(model, 1)
-    assert context.declined == ["compile: the script compiles it itself"]
+    assert context.declined == ["compile: the script compiles Sequential itself"]
 
 
 def test_it_applies_only_with_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +113,6 @@ def test_it_applies_only_with_a_compiler(monkeypatch: pytest.MonkeyPatch) -> Non
     assert technique.applies(observation).is_yes
     assert technique.settings(observation) == ["default", "max-autotune-no-cudagraphs"]
     compiled = msgspec.structs.replace(made_session(), models=[made_model(is_compiled=True)])
-    assert technique.applies(Observation(compiled)).reason == "the script does it already"
+    assert technique.applies(Observation(compiled)).reason == "the script compiles the model already"
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert "no C++ compiler" in technique.applies(observation).reason

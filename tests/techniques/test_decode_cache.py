@@ -268,7 +268,7 @@ def test_applies_if_decoding_takes_time() -> None:
     assert decode_cache.applies(seen).is_yes and decode_cache.settings(seen) == [True]
     assert decode_cache.CARD.causes[0] in [finding.cause for finding in seen.session.findings]
     refused = decode_cache.applies(observed("transform"))
-    assert not refused.is_yes and refused.reason == "decoding is 0% of the work on a batch"
+    assert not refused.is_yes and refused.reason == "decoding is only 0% of the work on a batch"
     once = Observation(msgspec.structs.replace(seen.session, length=Length(num_epochs=1)))
     assert "one epoch" in decode_cache.applies(once).reason
 

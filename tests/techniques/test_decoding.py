@@ -79,7 +79,7 @@ def test_byte_transfer_needs_images_workers_and_an_accelerator() -> None:
     noise = [TensorFacts("[0]", [32, 3, 224, 224], "float32", "cpu", 19_000_000)]
     assert "were converted from bytes" in byte_transfer.applies(images(tensor_facts=noise)).reason
     alone = images(num_workers=0)
-    assert "without workers" in byte_transfer.applies(alone).reason
+    assert "no workers" in byte_transfer.applies(alone).reason
     assert byte_transfer.applies_with(alone, Recipe((Choice("workers", 2),))).is_yes
     assert not byte_transfer.applies_with(alone, Recipe()).is_yes
     assert byte_transfer.applies_with(images(), Recipe()).is_yes, "the script has its own workers"

@@ -169,7 +169,8 @@ def test_dropout_on_the_weights_is_not_changed(applied: Any) -> None:
 
 
 def test_the_fused_kernel_is_called_only_if_its_result_agrees(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that gives another result is not used. The right one is called once for each call after the first."""
+    """A kernel that gives another result is not used. A kernel with the right result is called once for each call after
+    the first."""
     right, calls = functional.scaled_dot_product_attention, []
 
     def wrong(*args: Any, **kwargs: Any) -> Any:

@@ -148,7 +148,7 @@ def test_sparse_gradients_are_declined(has_closure: bool, applied: Any) -> None:
             else:
                 closure()
                 optimizer.step()
-    assert context.declined == ["fused_optimizer: its gradients are sparse"]
+    assert context.declined == ["fused_optimizer: the gradients are sparse"]
 
 
 def test_a_custom_optimizer_is_not_changed(applied: Any) -> None:
@@ -169,7 +169,7 @@ def test_it_applies_unless_the_script_selects_an_implementation() -> None:
         return fused_optimizer.applies(Observation(session)).reason
 
     assert reason() == ""
-    assert reason(fused=True) == "the script does it already"
+    assert reason(fused=True) == "the script's optimizer is fused already"
     assert reason(foreach=True) == reason(fused=False) == "the script selects another implementation"
     assert reason(foreach=False) == "", "foreach=False does not exclude fused"
     assert reason(can_fuse=False, class_name="Lion") == "Lion has no fused implementation on cpu"

@@ -116,7 +116,8 @@ class Checkpointed(nn.Module):
 @pytest.mark.parametrize("is_layer_wrapped", [False, True])
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_our_autocast_is_not_mistaken_for_the_scripts(applied: Any, reentrant: bool, is_layer_wrapped: bool) -> None:
-    """Checkpoints enter it again in the backward pass, and a model that is called alone may be part of another."""
+    """Checkpoints enter our autocast again in the backward pass. A model that is called alone may be part of another
+    model."""
     with applied(("mixed_precision", "bf16")) as context:
         model, x = Checkpointed(reentrant), torch.randn(2, 4, requires_grad=True)
         if is_layer_wrapped:

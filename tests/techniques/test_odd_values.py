@@ -39,7 +39,7 @@ class Uncomparable:
 
 
 class Vague(Uncomparable):
-    """Like NumPy arrays: the comparison of two has no single result."""
+    """Behaves like a NumPy array: the comparison of two objects has no single result."""
 
     def __eq__(self, other: object) -> Any:
         return np.array([True, False])
@@ -48,7 +48,7 @@ class Vague(Uncomparable):
 
 
 class Lazy:
-    """Like an object that loads itself when an attribute is read."""
+    """Behaves like an object that loads itself when an attribute is read."""
 
     __slots__ = ("content",)
 
@@ -57,7 +57,7 @@ class Lazy:
 
 
 class Closed:
-    """Like a handle that no longer answers anything, not even which class it has."""
+    """Behaves like a closed handle: reading an attribute raises, even reading its class."""
 
     def __getattribute__(self, name: str) -> Any:
         raise RuntimeError("the handle is closed")
@@ -201,7 +201,7 @@ def check(ident: str, run: Callable[[], Any], key: Any = None) -> bool:
 
 
 def names(*seams: str, other: bool = False) -> list[str]:
-    """Returns techniques of these seams, or of all others. Compiling is slow and has its own tests."""
+    """Returns the techniques of these seams, or of all other seams. Compiling is slow and has its own tests."""
     return sorted(
         ident for ident in catalogue() if ident != "compile" and (technique(ident).CARD.seam in seams) is not other
     )

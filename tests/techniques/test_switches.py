@@ -72,13 +72,18 @@ def test_determinism_is_switched_off_at_the_first_call_and_put_back(applied: Any
 def test_tf32_needs_units_and_a_script_that_does_not_set_it() -> None:
     assert tf32.applies(seen("cuda:0", has_tf32=True)).is_yes
     assert "Ampere" in tf32.applies(seen("cuda:0")).reason
-    assert tf32.applies(seen("cuda:0", has_tf32=True, matmul_precision="high")).reason == "the script allows it already"
+    assert (
+        tf32.applies(seen("cuda:0", has_tf32=True, matmul_precision="high")).reason == "the script allows TF32 already"
+    )
     assert "is on cpu" in tf32.applies(seen()).reason
 
 
 def test_cudnn_benchmark_declines_if_set_or_excluded() -> None:
     assert cudnn_benchmark.applies(seen("cuda:0")).is_yes
-    assert cudnn_benchmark.applies(seen("cuda:0", cudnn_benchmark=True)).reason == "the script does it already"
+    assert (
+        cudnn_benchmark.applies(seen("cuda:0", cudnn_benchmark=True)).reason
+        == "the script sets cudnn.benchmark already"
+    )
     assert "determinism" in cudnn_benchmark.applies(seen("cuda:0", deterministic=True)).reason
     assert cudnn_benchmark.applies(seen("cuda:0", num_convolutions=0)).reason == "the model has no convolutions"
 

@@ -59,7 +59,7 @@ def test_declines_with_a_reason() -> None:
 
 def test_it_applies_to_decoding_but_not_to_python_code() -> None:
     looping = [made_stack("python", 12, 80, in_call=False), made_stack("decode", 11, 20)]
-    assert "80% of the work on a batch runs as Python" in why_not(seen(stacks=looping))
+    assert "80% of the work on a batch is Python code" in why_not(seen(stacks=looping))
     decoding = [made_stack("python", 12, 20, in_call=False), made_stack("decode", 11, 80)]
     assert thread_workers.applies(seen(stacks=decoding)).is_yes
 

@@ -1,11 +1,11 @@
-"""`slipstream.DataLoader`: torch's DataLoader that measures in its first batches whether worker processes, or indexing
-a whole batch at once, would deliver batches faster.
+"""`slipstream.DataLoader`: torch's DataLoader that measures its first batches. It then decides whether worker
+processes, or indexing a whole batch at once, would deliver batches faster.
 
 With `thread_workers`, threads of this process build the batches, and nothing is measured.
 
 Arguments that the caller gives are never changed. Batches come in torch's order. If the dataset draws random numbers
-and workers are chosen, the workers draw different numbers than the script's process would. The loader makes no choice
-for iterable datasets.
+and workers are chosen, the workers draw other numbers than the script's process would. For iterable datasets the loader
+decides nothing and works as torch's.
 
 `LoaderTrial` decides whether the consumer waits for batches and whether workers remove that wait. It measures a few
 batches without workers and a few with workers, and always decides after the same number of batches. It is independent
@@ -45,8 +45,8 @@ _log = logging.getLogger("slipstream")
 
 
 class DataLoader(TorchLoader[Any]):
-    """Takes the same arguments as torch's DataLoader, and `thread_workers`: the number of threads that build batches.
-    `choice` holds what was chosen and why."""
+    """Takes the arguments of torch's DataLoader, and `thread_workers`: the number of threads that build batches.
+    `choice` holds the decision and its reason."""
 
     def __init__(self, *args: Any, thread_workers: int = 0, **kwargs: Any) -> None:
         given = _SIGNATURE.bind(self, *args, **kwargs).arguments
@@ -59,7 +59,7 @@ class DataLoader(TorchLoader[Any]):
         super().__init__(**given)
         self._held = held
         self._worker_loader: Any = None  # the torch loader whose workers build our batches
-        self._fingerprint: dict[str, Any] = {}  # of what the workers read, when it was last given to the workers
+        self._fingerprint: dict[str, Any] = {}  # of what the workers read, from when they last received it
         self._epoch: weakref.ref[_Epoch] | None = None
         self._trial = LoaderTrial(self._refusal(is_free), int(count_usable_cores()))
         self.thread_workers = 0
@@ -73,11 +73,12 @@ class DataLoader(TorchLoader[Any]):
     @property
     def choice(self) -> LoaderChoice:
         if self._trial.choice.how == "threads" and not _threads().has(self):
-            self._trial.close("plain", 0, "the threads were given up; the log says why")
+            self._trial.close("plain", 0, "the threads are no longer used; the log says why")
         return self._trial.choice
 
     def _start_threads(self, count: int) -> None:
-        """The threads replace worker processes: `num_workers` then says only whose random numbers they draw."""
+        """Starts threads in place of worker processes. `num_workers` then only says whose random numbers the threads
+        draw."""
         reason = thread_obstacle({name: getattr(self, name) for name in ("dataset", "num_workers", "worker_init_fn")})
         if not reason:
             _threads().give(self, count)
@@ -90,14 +91,14 @@ class DataLoader(TorchLoader[Any]):
         return _threads().iterator_of(self, plain) if self.choice.how == "threads" else plain()
 
     def _refusal(self, is_free: bool) -> str:
-        """The reason why the loader makes no choice; "" if it makes one."""
+        """Returns the reason why the loader makes no choice, or "" if it makes one."""
         if not is_free:
             return "num_workers is given"
         if isinstance(self.dataset, IterableDataset):
             return "an iterable dataset is read by one process"
         sampler = self.batch_sampler
         own = type(sampler) is BatchSampler and type(sampler.sampler).__module__ == "torch.utils.data.sampler"
-        return "" if own else "the sampler is not torch's own, so its order may depend on when it is asked for indices"
+        return "" if own else "the sampler is not torch's own, so its order may depend on when indices are requested"
 
     def _log_choice(self) -> None:
         choice = self.choice
@@ -129,7 +130,8 @@ class DataLoader(TorchLoader[Any]):
         self._log_choice()
 
     def _start_workers(self, plain: Any) -> Any:
-        """An iterator over the remaining batches of `plain`, built by workers; None if workers cannot build them."""
+        """Returns an iterator over the remaining batches of `plain`, which workers build. Returns None if workers
+        cannot build them."""
         now = fingerprint_for_workers(self, self._fingerprint)
         if self._worker_loader is not None and (difference(self._fingerprint, now) or unread(now)):
             self._worker_loader = None  # the workers' copies of the dataset no longer equal the script's
@@ -154,7 +156,7 @@ class DataLoader(TorchLoader[Any]):
 
 
 class _Rest:
-    """A batch sampler that yields the index batches that the plain iterator has not asked for yet."""
+    """A batch sampler that yields the index batches that the plain iterator has not requested yet."""
 
     rest: Iterator[Any] = iter(())
 
@@ -163,15 +165,15 @@ class _Rest:
 
 
 class _Epoch:
-    """The iterator of one epoch. It builds batches in this process first, and takes them from workers once those are
-    chosen."""
+    """The iterator of one epoch. It builds batches in this process first. When workers are chosen, it takes the batches
+    from the workers."""
 
     def __init__(self, loader: DataLoader, plain: Any) -> None:
         self._loader = loader
         self._plain = plain
         self._source: Any = None  # an iterator over the workers' batches
         self._returned_s = math.nan  # when the last batch was returned
-        self._watch: WorkerWatch | None = None  # begun with the workers
+        self._watch: WorkerWatch | None = None  # begins when the workers start
         self._num_left = len(loader)
         self.is_over = False
 
@@ -202,7 +204,8 @@ class _Epoch:
         return batch
 
     def _check_dataset(self) -> None:
-        """Give up workers if the script changes its dataset during the epoch: workers do not see such changes."""
+        """Gives up workers if the script changes its dataset during the epoch, because workers do not see the
+        change."""
         if self._watch is not None and (changed := self._watch.changed(self._loader.dataset)):
             self._watch = WorkerWatch(self._loader.dataset)
             self._loader._trial.close("plain", 0, f"the script changes {changed} of the dataset while it is read")
@@ -211,8 +214,8 @@ class _Epoch:
 
 @functools.cache
 def _threads() -> Threads:
-    """The threads of all loaders of this process. The functions that draw random numbers are patched at the first
-    epoch with threads, until the process ends, so that each thread draws numbers of its own."""
+    """Returns the threads of all loaders of this process. At the first epoch with threads, the functions that draw
+    random numbers are patched until the process ends. Each thread then draws its own numbers."""
     threads = Threads(lambda why: _log.info("DataLoader: %s", why))
     threads.prepare(_patches())
     return threads
@@ -226,8 +229,8 @@ def _patches() -> Patches:
 How = Literal["plain", "gather", "workers", "threads", "undecided"]
 LOOKED_AT = 8  # measured batches, after the warm-up batches
 SETTLING = 2  # warm-up batches
-LEAST_SHARE = 0.1  # share of an iteration spent waiting for the batch; below it, workers cannot gain anything notable
-LEAST_LEFT = 4  # remaining batches per worker; starting a worker takes as long as building a few batches
+LEAST_SHARE = 0.1  # minimum share of waiting for the batch in an iteration; below it, workers gain little
+LEAST_LEFT = 4  # minimum of remaining batches per worker, because starting a worker takes as long as a few batches
 BETTER = 0.95  # workers are kept only if an iteration takes at most this share of its time without workers
 
 
@@ -261,8 +264,8 @@ class LoaderTrial:
         return self.choice.how == "workers" and num_left >= LEAST_LEFT * self.choice.num_workers
 
     def note(self, load_s: float, step_s: float, has_workers: bool) -> bool:
-        """Record one batch: the time it took, and the time since the previous batch was returned (NaN for the first
-        batch). Returns whether the choice changed."""
+        """Records one batch: the time that it took, and the time since the previous batch was returned (NaN for the
+        first batch). Returns whether the choice changed."""
         if math.isnan(step_s):
             return False
         if has_workers:
@@ -295,7 +298,7 @@ class LoaderTrial:
 
 
 def num_wanted(load_s: float, step_s: float, num_cores: int) -> tuple[int, str]:
-    """How many workers are needed to hide loading behind the step, at most one per core, and the reason."""
+    """Returns how many workers hide loading behind the step, at most one per core, and the reason."""
     share = load_s / (load_s + step_s) if load_s + step_s > 0 else 0.0
     reason = f"building a batch takes {load_s * 1e3:.3g} ms and the step {step_s * 1e3:.3g} ms"
     if share < LEAST_SHARE:

@@ -1,1 +1,1 @@
-"""Ways to go faster or use less memory, one file each. Only the catalogue knows which there are."""
+"""Ways to go faster or use less memory, one file each. Only the catalogue knows which techniques exist."""

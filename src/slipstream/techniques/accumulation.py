@@ -1,16 +1,18 @@
-"""Splits each batch into pieces and accumulates their gradients through the framework's own option: Lightning's
-`accumulate_grad_batches`, or `gradient_accumulation_steps` of the Hugging Face Trainer and of Accelerate. The
-DataLoader's batch size is divided by the setting, and that many pieces are accumulated before each update.
+"""Splits each batch into pieces and accumulates the gradients of the pieces with the framework's own option. The option
+is `accumulate_grad_batches` in Lightning and `gradient_accumulation_steps` in the Hugging Face Trainer and in
+Accelerate. The setting is the number of pieces that are accumulated before each update.
 
-Helps where activations fill the memory. Nothing is computed twice. Hurts the step time, because small batches keep a
-device less busy.
+Helps where activations fill the memory. Nothing is computed twice. Hurts the step time, because a device is less busy
+with small batches.
 
-The number of updates, the samples that each update sees, gradient clipping and schedules stay as they are. The pieces
-of a smaller last batch are weighted by their number of samples. Dropout draws other random numbers, and so do
-augmentations in workers; without either, the weights differ by rounding only. The technique declines, with the reason,
-for models in which samples depend on each other (batch norm), for losses that are not a mean over samples (a sum, class
-weights, or a mean over tokens unless the Trainer itself divides by their number), and for loops without a framework.
-Callbacks, and counters in an Accelerate loop, count pieces instead of batches.
+The number of updates, the samples of each update, gradient clipping and schedules stay the same. The pieces of a
+smaller last batch are weighted by their number of samples. Dropout draws other random numbers, and augmentations in
+workers may do so too. Without either of them, the weights differ by rounding only. Callbacks count pieces instead of
+batches, and so do counters in a loop with Accelerate.
+
+The technique declines in three cases and says why. The first is a model in which samples depend on each other (batch
+norm). The second is a loss that is not a mean over samples: a sum, a loss with class weights, or a mean over tokens,
+unless the Trainer itself divides by their number. The third is a loop without a framework.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def applies(observation: Observation) -> Answer:
     if loader is None:
         return no("the script has no DataLoader")
     if loader.is_iterable:
-        return no("the dataset is iterable, so the end of a batch is not known")
+        return no("the dataset is iterable, so it is not known where a batch ends")
     if not settings(observation):
         return no(f"a batch of {loader.batch_size} cannot be split into equal pieces")
     return YES
@@ -97,7 +99,7 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
             for name, (value, seen) in wanted.items()
         ]
     text = f"batch_size={part}, {_KNOBS.get(framework, '').format(num=setting)}"
-    reason = "change both together; with drop_last or a smaller last batch the updates would differ"
+    reason = "change both together. With drop_last or a smaller last batch, the updates differ from those of the script"
     return [Edit("accumulation", "by_hand", site, text=text, reason=reason)]
 
 

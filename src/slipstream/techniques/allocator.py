@@ -1,8 +1,8 @@
 """Makes the memory allocator keep freed memory instead of returning it to the system and requesting it again.
 
-Helps on the CPU, where each large tensor gets a new mapping whose pages are zeroed and faulted in at every step. Hurts
-where memory is short, because other programs cannot use the memory that is kept. CUDA's allocator already keeps memory;
-the technique for it is `expandable_segments`.
+Helps on the CPU. By default each large tensor gets a new mapping at every step, and the system must provide and zero
+its pages again. Hurts where memory is short, because other programs cannot use the memory that is kept. CUDA's
+allocator keeps freed memory by itself. For that allocator there is the technique `expandable_segments`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ CARD = Card(
 )
 VALUES = ("keep", "huge_pages", "jemalloc", "tcmalloc")
 
-# By default glibc creates a new mapping for every block above a threshold (128 KiB to 32 MiB) and trims its heap
-# eagerly, so each step pays again for the pages of its tensors. With these settings blocks of up to 1 GiB stay on the
-# heap, and the heap keeps up to 8 GiB.
+# By default glibc creates a new mapping for every block above a threshold (128 KiB to 32 MiB) and soon returns free
+# memory of its heap. Each step then requests the pages of its tensors again. With these settings blocks of up to 1 GiB
+# stay on the heap, and the heap keeps up to 8 GiB.
 _KEEP = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**33),
     "MALLOC_TOP_PAD_": str(2**26),
 }
-_HUGE = "glibc.malloc.hugetlb=1"  # glibc 2.35 and newer: requests pages of 2 MiB
+_HUGE = "glibc.malloc.hugetlb=1"  # glibc 2.35 and newer then requests pages of 2 MiB
 _LIBRARIES = {"jemalloc": "jemalloc", "tcmalloc": "tcmalloc_minimal"}
 
 
@@ -61,7 +61,8 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def environment(setting: Setting) -> dict[str, str]:
-    """Returns the variables that must be set when the process starts. Values set by the user stay in front."""
+    """Returns the variables that must be set when the process starts. If the user has set one of the two lists
+    (LD_PRELOAD, GLIBC_TUNABLES), our entry is appended to it."""
     if setting in _LIBRARIES:
         return {"LD_PRELOAD": _joined(os.environ.get("LD_PRELOAD", ""), _path(str(setting)), ":")}
     if setting == "huge_pages":
@@ -70,17 +71,17 @@ def environment(setting: Setting) -> dict[str, str]:
 
 
 def apply(context: ApplyContext, setting: Setting) -> None:
-    """Reports whether the environment was set. Once the process runs, the allocator can no longer be changed."""
+    """Reports whether the variables are set. Once the process runs, the allocator can no longer be changed."""
     wanted = environment(setting)
     if all(os.environ.get(name) == value for name, value in wanted.items()):
         context.changed(" ".join(f"{name}={value}" for name, value in wanted.items()))
     else:
-        context.decline(f"must be in the environment before the process starts: {' '.join(wanted)}")
+        context.decline(f"{' '.join(wanted)} must be in the environment before the process starts")
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     words = " ".join(f"{name}={value}" for name, value in environment(setting).items())
-    reason = "the allocator reads the environment before Python starts: put this before the command"
+    reason = "the allocator reads the environment before Python starts: write these variables before the command"
     return [Edit("allocator", "by_hand", None, text=words, reason=reason)]
 
 

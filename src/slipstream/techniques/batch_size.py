@@ -1,9 +1,9 @@
 """Changes the batch size of the DataLoader used for training. `slipstream tune --fit` finds the largest batch size that
-fits in memory, and the fastest one. It keeps one only if `--fit --allow different` is given.
+fits in memory and the fastest one. The recipe contains one of them only with `--fit --allow different`.
 
 Helps where the present batch does not keep the device busy, or does not fit in its memory. Hurts the comparison with
-earlier trainings: another batch size is a different training with more or fewer updates per epoch, and you must decide
-whether the learning rate and its schedule should follow.
+earlier trainings, because with another batch size an epoch has more or fewer updates. Decide yourself whether to change
+the learning rate and its schedule too.
 
 The technique changes the first loader that the script builds and all loaders that shuffle or have a sampler. Other
 loaders, such as one for evaluation, keep their batch size. If a script makes its batches without a DataLoader or with
@@ -45,7 +45,7 @@ def applies(observation: Observation) -> Answer:
 
 
 def settings(observation: Observation) -> list[Setting]:
-    """Returns twice and half the script's batch size. `tune --fit` finds what fits and tries other sizes."""
+    """Returns twice the script's batch size and half of it. `tune --fit` also tries other sizes."""
     size = observation.loader.batch_size if observation.loader is not None else None
     return [2 * size, *([size // 2] if size > 1 else [])] if size else []
 
@@ -79,7 +79,7 @@ def _resize(context: ApplyContext, arguments: LoaderArguments, size: int) -> Non
     place, batches = where(current_site()), arguments["batch_sampler"]
     now = arguments["batch_size"] if batches is None else getattr(batches, "batch_size", None)
     if now == size:
-        context.changed(f"batches of {size} in the loader built {place}, unchanged")
+        context.changed(f"batch_size {size} was set already in the loader built {place}")
     elif batches is not None and type(batches) is not BatchSampler:
         context.decline(f"the loader built {place} has the script's own batch sampler, {type(batches).__name__}")
     elif now is None:

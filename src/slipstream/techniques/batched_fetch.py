@@ -1,10 +1,10 @@
-"""Takes a whole batch from the arrays with one index operation. The plain loader takes sample by sample and stacks
-them.
+"""Takes a whole batch from the arrays of the dataset with one index operation. The plain loader takes one sample after
+the other and stacks the samples.
 
 Helps where the dataset consists of arrays only: a `TensorDataset`, a `Subset` of one, a class whose `__getitem__` only
-indexes its tensors or NumPy arrays, or a Hugging Face dataset in torch's format. Hurts nowhere: if samples are made one
-by one, it does nothing. Batches are bit-identical and come in the same order. The first batches are built both ways and
-compared.
+indexes its tensors or NumPy arrays, or a Hugging Face dataset in torch's format. Hurts nothing, because it does not
+change other datasets. Batches are bit-identical and come in the same order. The first batches are built in both ways
+and compared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CARD = Card(
     claims=("loader.fetch",),
 )
 VALUES = (True,)
-# "Dataset" is Hugging Face's. Only the trial can tell what these classes hold.
+# "Dataset" is the class of Hugging Face. Only the trial can tell what objects of these classes hold.
 ARRAYS = ("TensorDataset", "Subset", "Dataset")
 
 
@@ -63,7 +63,8 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def _look(context: ApplyContext, arguments: LoaderArguments) -> None:
-    """Reports what will happen and changes no argument: the fetcher decides by itself."""
+    """Reports whether the loader will index whole batches. Changes no argument, because the fetcher decides by
+    itself."""
     from slipstream.data.samples.batch_fetch import can_gather
     from slipstream.seams.user_code import current_site
 
@@ -78,6 +79,6 @@ def _look(context: ApplyContext, arguments: LoaderArguments) -> None:
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
-    reason = "slipstream.DataLoader indexes such a dataset with whole batches; or add __getitems__ to the dataset"
+    reason = "slipstream.DataLoader indexes this dataset with whole batches. Or add __getitems__ to the dataset"
     site = loader.site if loader is not None else None
     return [Edit("batched_fetch", "by_hand", site, text="from slipstream import DataLoader", reason=reason)]

@@ -1,13 +1,13 @@
 """Makes workers build batches in shared memory that they reuse. Torch allocates new shared memory for every tensor.
 
-Helps where batches are large or have many tensors: allocating shared memory costs more than the copy into it, and every
-tensor needs a message through a socket. The memory used for the samples of one batch is reused for the next, up to 128
-MB. Hurts memory use a little: each worker keeps that memory, and up to three batches more.
+Helps where batches are large or have many tensors. Allocating shared memory takes longer than the copy into it, and
+torch sends a message through a socket for every tensor. Hurts memory use a little: each worker keeps the shared memory
+of up to three more batches, and up to 128 MB of the memory in which it made the samples of a batch.
 
-Memory of a batch is not reused while the script keeps the batch, and never again if the script sends it to another
-process. Large NumPy arrays travel in the same way. The technique needs workers, either the script's own or those added
-by `workers`. If memory is pinned, torch pins a copy as before. Tensors that the dataset itself keeps are transported by
-torch. Batches, their order and their bits are unchanged.
+The memory of a batch is not reused while the script holds the batch. It is never reused if the script sends the batch
+to another process. Large NumPy arrays are sent in the same way. The technique needs workers: the script's own workers,
+or those that `workers` adds. If the loader pins memory, torch makes its pinned copy as before. Tensors that the dataset
+itself holds are sent in torch's own way. Batches, their order and their bits are unchanged.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ def applies(observation: Observation) -> Answer:
 
 
 def applies_with(observation: Observation, recipe: Recipe) -> Answer:
-    """Answers the same question for a recipe: other techniques may add workers, which then hand batches over."""
+    """Whether the technique applies together with a recipe. The recipe may add workers, which pass their batches to the
+    script."""
     loader = observation.loader
     if loader is None:
         return no("the script has no DataLoader")
     if recipe.setting_of("thread_workers") is not None:
-        return no("threads build the batches, so none are copied between processes")
+        return no("threads build the batches, so no batch is copied between processes")
     num_workers = recipe.setting_of("workers")
     count = loader.num_workers if num_workers is None else int(num_workers)
     if count == 0:
@@ -76,7 +77,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def _look(reuse: BufferReuse, arguments: LoaderArguments) -> None:
-    """Changes no argument. The workers reuse buffers if the loader gets any."""
+    """Registers the dataset and changes no argument. If the loader gets workers, they reuse buffers."""
     from slipstream.seams.user_code import current_site
 
     reuse.want(arguments["dataset"], where(current_site()))
@@ -84,5 +85,5 @@ def _look(reuse: BufferReuse, arguments: LoaderArguments) -> None:
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
-    reason = "torch has no option for this; fewer and larger tensors in a batch have a similar effect"
+    reason = "torch has no option for this. Fewer and larger tensors in a batch have a similar effect"
     return [Edit("buffer_reuse", "by_hand", loader.site if loader is not None else None, reason=reason)]

@@ -1,13 +1,13 @@
 """Copies images to the device as bytes and converts them there to exactly the same floats.
 
-Helps on accelerators where copying images takes a share of the step: a quarter of the bytes crosses the bus. Hurts
-where workers are the bottleneck, because they pack every batch and verify every value, and needs some device memory for
-unpacking.
+Helps on accelerators where copies of images take a noticeable share of the step, because bytes are a quarter of the
+size of floats. Hurts where workers are the bottleneck, because they pack every batch and verify every value. Unpacking
+needs some device memory.
 
-The script still receives its batch of floats on the host. When it requests the batch on the device, the bytes are sent
-and each byte is looked up in a table of the floats that it stands for. The table covers any per-channel conversion from
-byte to float. A batch that was changed in place is copied as it is; a change made through NumPy is not noticed. The
-bits are unchanged.
+The script still receives its batch of floats on the host. When the script requests the batch on the device, the bytes
+are copied there, and a table gives the float of each byte. Each channel may have its own scale and offset. Images that
+were converted from bytes in another way are copied as floats. A batch that was changed in place is copied as floats
+too, but a change that was made through NumPy is not noticed. The bits are unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CARD = Card(
     memory="more",
     needs=("accelerator",),
     claims=("batch.bytes",),
-    nesting=-1,  # prefetching and non-blocking copies go through this technique
+    nesting=-1,  # prefetching and non-blocking copies wrap this technique
 )
 
 
@@ -46,13 +46,13 @@ def applies_with(observation: Observation, recipe: Recipe) -> Answer:
 def _applies(observation: Observation, num_workers: int) -> Answer:
     loader = observation.loader
     if observation.device not in DEVICES:
-        return no(f"the model is on {observation.device}: bytes are sent to CUDA, ROCm or XPU devices only")
+        return no(f"the model is on {observation.device}: images are copied as bytes to CUDA, ROCm or XPU devices only")
     if loader is None:
         return no("the script has no DataLoader")
     if not any(facts.was_bytes and facts.dtype == "float32" for facts in loader.tensor_facts):
         return no("no tensor of a batch holds floats that were converted from bytes")
     if not num_workers:
-        return no("without workers the step itself would have to pack the bytes")
+        return no("the loader has no workers that could pack the bytes")
     return YES
 
 

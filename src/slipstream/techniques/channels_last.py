@@ -1,7 +1,7 @@
-"""Stores images and convolution weights with the channels innermost, the layout that convolution kernels prefer.
+"""Stores images and convolution weights with the channels innermost in memory. Convolution kernels prefer this layout.
 
 Helps convolutional networks on the CPU (oneDNN) and on tensor cores. Hurts where layers between the convolutions need
-the other layout and copy tensors back and forth. Tensors that leave the model have the layout that the script expects.
+the usual layout and must copy their tensors. Tensors that leave the model have the layout that the script expects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CARD = Card(
     seam="module",
     causes=("slow_layout",),
     numerics="reordered",
-    needs_proof=True,  # dropout of images draws its mask in the order of memory
+    needs_proof=True,  # dropout draws its mask in the order of memory
     claims=("layout of images",),
     nesting=20,
 )
@@ -38,11 +38,11 @@ def applies(observation: Observation) -> Answer:
     if models and all(model.num_planar == 0 for model in models):
         return no("the model has no 2D convolutions, and the layout exists for those only")
     if models and all(model.is_channels_last for model in models if model.num_convolutions):
-        return already("the script does it already")
+        return already("the script uses this layout already")
     if observation.optimizer is not None and observation.optimizer.fused is True:
-        return no("the script's fused optimizer needs weights and moments in one layout, and saved moments keep theirs")
+        return no("the script's fused optimizer needs weights and moments in one layout, but saved ones have another")
     if observation.device == "mps":
-        return no("Apple's kernels do not gain from it")
+        return no("Apple's kernels are not faster with this layout")
     return YES
 
 
@@ -60,7 +60,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         if not weights:
             return
         if all(is_turned(weight) for weight in weights):
-            context.decline("the script does it already")
+            context.decline("the script uses this layout already")
             return
         context.wrap_call(module, Layout(context, module, weights, optimizers).call)
 

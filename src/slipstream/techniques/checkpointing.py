@@ -1,10 +1,10 @@
-"""Stores only the inputs of a model's repeated blocks (the layers of a transformer, the stages of a deep network) and
-recomputes the activations inside them in the backward pass.
+"""Stores only the inputs of a model's repeated blocks and recomputes the activations inside the blocks in the backward
+pass. Repeated blocks are, for example, the layers of a transformer.
 
-Helps where activations fill the memory: they shrink to about those of one block. Hurts the step time, because every
-checkpointed block runs forward twice. Dropout drops the same values in the recomputation, batch norm counts every batch
-once, and names in state dicts stay. Blocks that write into their inputs, or receive an object that they may change
-(such as a cache), are not checkpointed.
+Helps where activations fill the memory. With all blocks checkpointed, memory holds the activations of about one block.
+Hurts the step time, because every checkpointed block runs forward twice. Dropout drops the same values in the
+recomputation. Batch norm counts every batch once. Names in state dicts stay the same. Blocks that write into their
+inputs are not checkpointed. Neither are blocks that receive an object that they may change, such as a cache.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ CARD = Card(
     memory="less",
     claims=("recomputation",),
     purpose="memory",
-    nesting=5,  # on the blocks, inside anything that wraps the whole model
+    nesting=5,  # wraps blocks, inside the techniques that wrap the whole model
 )
 VALUES = ("all", "half", "quarter", "most")
-LADDER = ("quarter", "half", "most", "all")  # in this order less is stored and more is recomputed
-_OF_FOUR = {"quarter": (0,), "half": (0, 2), "most": (0, 1, 2), "all": (0, 1, 2, 3)}  # of each four blocks
+LADDER = ("quarter", "half", "most", "all")  # from the least to the most recomputation
+# The positions of the checkpointed blocks in each group of four.
+_OF_FOUR = {"quarter": (0,), "half": (0, 2), "most": (0, 1, 2), "all": (0, 1, 2, 3)}
 
 
 def applies(observation: Observation) -> Answer:
@@ -71,5 +72,5 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
         return [Edit("checkpointing", "checkpoint", site, argument=model.class_module, text=text)]
     named = {"half": "every second block", "quarter": "every fourth block", "most": "three of each four blocks"}
     which = named.get(str(setting), "every block")
-    reason = f"around {which} of the model; batch norm inside one would update its statistics twice"
+    reason = f"around {which} of the model. Batch norm inside a block then updates its statistics twice"
     return [Edit("checkpointing", "by_hand", site, text=text, reason=reason)]

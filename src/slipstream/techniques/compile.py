@@ -1,10 +1,12 @@
-"""Compiles the models that the script trains: operations are fused and Python is left out.
+"""Compiles the models that the script trains. A compiled model runs fused kernels instead of single operations that
+Python calls.
 
-Helps where many small operations are launched one by one, or where memory traffic between them dominates. Hurts where
-shapes change often, because each new shape may compile again, and in short trainings, because compiling takes from
-seconds to minutes. Evaluation is not compiled: that would take a second compilation and could change the numbers that
-the script reports. State dicts keep their names, because the module is not replaced. Code that cannot be compiled runs
-as before.
+Helps where many small operations are launched one by one, or where most of the time goes into reading and writing their
+results in memory. Hurts where shapes change often, because each new shape may be compiled again. Hurts short trainings
+too, because compiling takes from seconds to minutes.
+
+Evaluation is not compiled, because it would need a second compilation and could change the numbers that the script
+reports. State dicts keep their names, because the module is not replaced. Code that cannot be compiled runs as before.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ CARD = Card(
     causes=("tiny_operations",),
     numerics="reordered",
     needs=("a C++ compiler",),
-    # The compiler fuses attention in its own way and cannot trace what other techniques put into the model.
+    # The compiler fuses attention in its own way and cannot trace the code that other techniques add to the model.
     claims=("attention kernels", "the model's graph", "recomputation"),
     needs_proof=True,  # compiled dropout draws other random numbers
     is_slow_to_start=True,
@@ -42,7 +44,7 @@ VALUES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
 def applies(observation: Observation) -> Answer:
     model = observation.model
     if model is not None and model.is_compiled:
-        return already("the script does it already")
+        return already("the script compiles the model already")
     if observation.device == "mps":
         return no("compiling for Apple's GPUs does not support training yet")
     if observation.device == "cpu" and not _has_compiler():
@@ -65,7 +67,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
     def change(module: torch.nn.Module) -> None:
         if context.is_compiled(module):
-            context.decline("the script compiles it itself")
+            context.decline(f"the script compiles {type(module).__name__} itself")
             return
         configure(context)
         context.wrap_call(module, Compiled(context, module, mode).call)
@@ -84,7 +86,7 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
     is_alone = not why_by_hand(observation)
     if is_alone and model is not None and model.name and site and built and site.function == built.function:
         return [Edit("compile", "callee", site, call=name, argument=value, text="compiled")]
-    reason = "compile() has no effect on a module class of torch: call `compiled` instead where the model trains"
+    reason = "compile() has no effect on a module class of torch: call `compiled` instead of the model in training"
     return [Edit("compile", "by_hand", site, text=f"compiled = {value}", reason=reason)]
 
 

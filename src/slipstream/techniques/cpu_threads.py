@@ -1,7 +1,8 @@
 """Changes the number of CPU threads that torch computes with.
 
-Helps where a container's CPU quota or hyper-threads make torch start more threads than can run, where DataLoader
-workers need the cores, or where operations are too small to be split. Hurts where large operations lose cores.
+Helps where torch starts more threads than can run at once, because of a container's CPU quota or hyper-threads. Fewer
+threads also help where DataLoader workers need the cores, or where operations are too small to be split. Hurts where
+large operations get fewer cores.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from slipstream.numbers import plural
 from slipstream.records import Edit, Recipe, Setting
 from slipstream.techniques._core.card import YES, Answer, Card, already, no
 from slipstream.techniques._core.observation import Observation
@@ -31,12 +33,13 @@ def applies(observation: Observation) -> Answer:
     if observation.device != "cpu":
         return no(f"the model is on {observation.device}, not on the CPU")
     if observation.torch is not None and not settings(observation):
-        return no(f"there is one core, and the script uses {observation.torch.num_threads} thread")
+        return no(f"there is one core, and the script computes with {plural(observation.torch.num_threads, 'thread')}")
     return YES
 
 
 def settings(observation: Observation) -> list[Setting]:
-    """Returns all usable cores, the physical cores, half of them, and one, without the script's present number."""
+    """Returns the number of usable cores, the number of physical cores, half of the usable cores, and one. The script's
+    present number is left out."""
     usable, physical = observation.num_cores, observation.environment.num_cores
     now = observation.torch.num_threads if observation.torch else 0
     wanted = [usable, min(usable, physical), max(1, usable // 2), 1]
@@ -44,16 +47,17 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def applies_with(observation: Observation, recipe: Recipe) -> Answer:
-    """Whether fewer threads may help beside added workers, which need cores of their own."""
+    """Whether fewer threads may help together with workers that a recipe adds, because workers need cores of their
+    own."""
     if observation.device != "cpu":
         return applies(observation)
     if not recipe.setting_of("workers"):
-        return no("no workers are added that need the cores")
+        return no("the recipe adds no workers that need the cores")
     return YES if settings_with(observation, recipe) else already("the script uses one thread already")
 
 
 def settings_with(observation: Observation, recipe: Recipe) -> list[Setting]:
-    """Returns numbers below the present one: the cores that the workers leave, half of the cores, and one."""
+    """Returns numbers below the present one: the cores that the workers leave free, half of the cores, and one."""
     usable = observation.num_cores
     now = observation.torch.num_threads if observation.torch else usable
     wanted = [usable - int(recipe.setting_of("workers") or 0), usable // 2, 1]
@@ -68,7 +72,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     count, before, process = int(setting), torch.get_num_threads(), os.getpid()
 
     def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if os.getpid() != process or _is_loader_worker():  # In a worker, forked or spawned, torch sets one thread.
+        if os.getpid() != process or _is_loader_worker():  # torch itself sets one thread in a worker
             return args, kwargs
         context.changed(f"the script's own set_num_threads{args} -> {count}")
         return (count,), {}

@@ -1,4 +1,4 @@
-"""Lets cuDNN time its convolution algorithms on the first batch of each shape and use the fastest.
+"""Lets cuDNN time its convolution algorithms on the first batch of each shape and use the fastest one.
 
 Helps convolutions on NVIDIA GPUs when shapes stay the same. Hurts when shapes vary, because each new shape is timed
 again.
@@ -22,7 +22,7 @@ CARD = Card(
     seam="process",
     causes=("no_autotune",),
     numerics="reordered",
-    memory="more",  # faster algorithms may need workspace
+    memory="more",  # faster algorithms may need more workspace
     needs=("cuda",),
 )
 
@@ -32,7 +32,7 @@ def applies(observation: Observation) -> Answer:
     if observation.device != "cuda":
         return no(f"the model is on {observation.device}: cuDNN is for NVIDIA GPUs")
     if facts is not None and facts.cudnn_benchmark:
-        return already("the script does it already")
+        return already("the script sets cudnn.benchmark already")
     if facts is not None and facts.deterministic:
         return no("the script asks for determinism, which excludes this option")
     if model is not None and not model.num_convolutions:
@@ -50,7 +50,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     before = torch.backends.cudnn.benchmark
 
     def switch_on(module: torch.nn.Module) -> None:
-        """Runs at the first call, when the script has made its own settings."""
+        """Runs at the first call of a model, after the script has made its own settings."""
         if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
             context.decline("the script asks for determinism, which excludes this option")
         elif next(module.parameters()).device.type != "cuda":

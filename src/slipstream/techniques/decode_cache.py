@@ -1,13 +1,13 @@
-"""Stores images decoded by Pillow, OpenCV or torchvision on disk as raw pixels, and maps them into memory when they are
-needed again.
+"""Stores on disk the raw pixels of images that Pillow, OpenCV or torchvision has decoded. When an image is needed
+again, its pixels are read from there.
 
-Helps where decoding JPEG, PNG or WebP is a large part of the input work and the decoded dataset fits in half of the
-free memory: from the second epoch on nothing is decoded. Pixels are bit-identical. Random augmentation is unaffected,
-because it runs after decoding. A changed file is decoded again.
+Helps where decoding JPEG, PNG or WebP is a large part of the input work, and where the decoded dataset fits in half of
+the free memory and half of the free disk. From the second epoch on nothing is decoded. Pixels are bit-identical. Random
+augmentation is unaffected, because it runs after decoding. A changed file is decoded again.
 
-Hurts the first epoch, which writes as well as decodes. A photograph of 500 x 375 pixels takes 0.75 MB of disk, and as
-much of the memory that the system uses as page cache. Images that do not fit are decoded as before. `slipstream cache`
-shows and clears the cache.
+Hurts the first epoch, in which every decoded image is also written. A photograph of 500 x 375 pixels takes 0.75 MB of
+disk and 0.75 MB of the system's page cache. Images that do not fit are decoded as before. `slipstream cache` shows and
+clears the cache.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ CARD = Card(
     nesting=1,  # outermost: an image found in the cache does not go through the other decoders
 )
 VALUES = (True,)
-LEAST_SHARE = 0.1  # of the work on a batch
-_NUM_TRIED = 16  # if this many samples contain no image, the dataset has none
+LEAST_SHARE = 0.1  # minimum share of decoding in the work on a batch
+_NUM_TRIED = 16  # samples; if none of them contains an image, the dataset counts as one without images
 _OPENS = re.compile(r"\bImage\.open\(|\b(imread|imdecode|read_image|decode_image|decode_jpeg|decode_png)\(")
 
 
 def applies(observation: Observation) -> Answer:
     length = observation.session.length
     if length is not None and length.num_epochs == 1 and length.around is None:
-        return no("the script trains for one epoch: no image is decoded twice")
+        return no("the script trains for one epoch, so no image is decoded twice")
     share = _decoding_share(observation)
     if share is not None:
-        return YES if share >= LEAST_SHARE else no(f"decoding is {in_percent(share)} of the work on a batch")
+        return YES if share >= LEAST_SHARE else no(f"decoding is only {in_percent(share)} of the work on a batch")
     loader = observation.loader
     if loader is None:
         return no("the script has no DataLoader, and no image was seen to be decoded")
@@ -127,7 +127,7 @@ def _obstacle(folder: Path) -> str:
     except OSError as fault:
         return f"{folder} cannot be written ({fault.strerror}): set SLIPSTREAM_CACHE to a writable folder"
     if read_disk_kind(folder.resolve()) == "network":
-        return f"{folder} is on a network drive, slower than decoding: set SLIPSTREAM_CACHE to a folder on a local disk"
+        return f"{folder} is on a network drive, which is slower than decoding: set SLIPSTREAM_CACHE to a local folder"
     return ""
 
 
@@ -141,12 +141,12 @@ def _expect(cache: DecodeCache, arguments: LoaderArguments) -> None:
     try:
         if budget.expect(id(dataset), len(dataset), id(source), len(source)):
             weakref.finalize(dataset, budget.forget, id(dataset)).atexit = False
-    except Exception:  # an iterable dataset, a wrong length, or a list, which supports no finalizer
+    except Exception:  # the dataset is iterable, has a wrong length, or is a list, which supports no finalizer
         return
 
 
 def _follow_decoders(context: ApplyContext, cache: DecodeCache) -> None:
-    """Patches each decoder when it is imported, which may be long after torch or never."""
+    """Patches each decoder when the script imports it. That may be long after torch, or never."""
     from slipstream.data.images.array_cache import ArrayDecoding
     from slipstream.data.images.pillow_cache import PillowDecoding
     from slipstream.data.images.webp_cache import WebPDecoding

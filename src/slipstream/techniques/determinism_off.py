@@ -1,7 +1,7 @@
 """Switches off the deterministic algorithms that the script requests, to measure their cost.
 
 Helps where scatter, interpolation or cuDNN have a faster algorithm that sums in no fixed order. Hurts reproducibility:
-two runs no longer agree bit for bit. The technique is therefore timed, but kept only if you ask for it.
+two runs no longer agree bit for bit. The technique is therefore timed, but kept only if it is named with `--only`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     import torch
 
     def switch_off(module: torch.nn.Module) -> None:
-        """Runs at the first call, when the script has made its own settings."""
+        """Runs at the first call of a model, after the script has made its own settings."""
         is_on, warns_only = (
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),

@@ -1,10 +1,11 @@
 """Copies the next batch to the device on a separate stream while the step runs.
 
-Helps on accelerators where copies take a share of the step that pinned memory alone does not hide, above all where the
-script waits for the device in every step. Hurts where device memory is short, because it holds one more batch. Workers
-are needed to prepare the next batch early; without them the copy itself still overlaps. The script still receives its
-batches on the host. When it requests a tensor on the device, the copy is already there. Batches, their order and their
-bits are unchanged.
+Helps on accelerators where copies take a share of the step even with pinned memory. The gain is largest where the
+script waits for the device in every step. Hurts where device memory is short, because it holds one more batch.
+
+Only workers or threads can prepare the next batch early. Without them, the copy starts when the script receives the
+batch. The script still receives its batches on the host. When it requests a tensor on the device, it gets the finished
+copy. Batches, their order and their bits are unchanged.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Converts images to arrays and tensors with C code that copies many bytes at a time.
 
 Helps where `np.array(image)` and `permute(2, 0, 1).contiguous()` are a large part of the input work. Torchvision's
-ToTensor does both for each Pillow image, and so do most scripts without torchvision. The gain is largest where decoding
-and resizing no longer dominate. Hurts nowhere that is known. The C code is compiled once per machine, which takes a
+ToTensor makes both calls for each Pillow image, and so do most scripts without torchvision. The gain is largest where
+decoding and resizing take little time. Hurts in no known case. The C code is compiled once per machine. That takes a
 second and needs a C compiler.
 
-The result is bit-identical, because bytes only change places. As a safeguard the first results, and later a small
-sample, are also made by Pillow and torch and compared. Only RGB images are converted. Tensors are converted in forked
-workers only, because models use the same tensor method.
+The result is bit-identical, because bytes are only moved. As a safeguard, Pillow and torch also compute the first
+results and later one in 256, and the results are compared. Only RGB images are converted. Tensors are converted only in
+forked workers, because models in the script's process call the same tensor method.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
         return ArrayConversion(PlaneKernel(), done, refused)
 
-    in_c(context, WHAT, "an array differed from Pillow's and torch's: they convert the images again", make)
+    in_c(context, WHAT, "an array differed from Pillow's or torch's: Pillow and torch convert the images again", make)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

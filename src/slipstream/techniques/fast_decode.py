@@ -1,15 +1,17 @@
 """Decodes JPEGs opened by Pillow only when their pixels are needed, and only down to the last row of a crop.
 
-Helps where images are opened, converted to the mode that they already have, and cropped: `convert("RGB")` makes no
-copy, and rows below a random crop are not decoded. If whole images are needed, only the copy is saved. If several parts
-are taken from one image, it is decoded whole, once. Beside a cache of decoded pixels the technique saves the copy.
+Helps where images are opened, converted to the mode that they already have, and cropped. `convert("RGB")` then makes no
+copy, and the rows below a crop are not decoded. If the script needs whole images, or if `decode_cache` is in the recipe
+too, the technique saves only the copy. If the script takes several parts of an image, each image is decoded completely
+and only once.
 
-Hurts a little where every file has its own Huffman tables: a file that the decoder refuses must fail at the conversion,
-so one row is decoded there first. Damage further down a file may be noticed at the crop instead of at the conversion.
-The bytes of a file stay in memory until the crop.
+Hurts a little where every file has its own Huffman tables. A file that the decoder refuses must raise its error at the
+conversion, so one row of a file with new tables is decoded there. Damage further down in a file may raise its error at
+the crop instead. The bytes of a file stay in memory until the crop.
 
-The pixels are bit-identical to Pillow's. The first crops of every kind of JPEG, and later a small sample, are also cut
-out of the whole image and compared. Progressive JPEGs are decoded whole. CMYK images are decoded by Pillow as before.
+The pixels are bit-identical to Pillow's. The first crops of every kind of JPEG, and later one in 256, are also cut out
+of the completely decoded image and compared. Progressive JPEGs are decoded completely. Pillow decodes CMYK images as
+before.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
         return PartialDecode(on_use, on_doubt)
 
-    postpone(context, WHAT, "an image differed from Pillow's: images of its kind are decoded whole again", make)
+    postpone(context, WHAT, "a crop differed from Pillow's: images of this kind are decoded completely again", make)
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

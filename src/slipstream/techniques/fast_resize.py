@@ -1,12 +1,12 @@
 """Resizes images with vectorised C code that gives exactly the pixels that Pillow gives.
 
-Helps where `Image.resize` is a large part of the input work, as with random crops that are resized (torchvision's
-RandomResizedCrop and Resize call it for Pillow images). The gain is largest where decoding no longer dominates. Hurts
-nowhere that is known. The C code is compiled once per machine, which takes a second or two and needs a C compiler.
+Helps where `Image.resize` is a large part of the input work. Torchvision's RandomResizedCrop and Resize call it for
+Pillow images. The gain is largest where decoding takes little time. Hurts in no known case. The C code is compiled once
+per machine. That takes a second or two and needs a C compiler.
 
 The pixels are bit-identical to Pillow's: the weights are the same, and sums of integers do not depend on their order.
-As a safeguard the first images of every mode and filter, and later a small sample, are also resized by Pillow and
-compared. Only 8-bit images are resized this way, with the filters box, bilinear, Hamming, bicubic and Lanczos. Calls
+As a safeguard, Pillow also resizes the first images of every mode and filter and later one in 256, and the pixels are
+compared. Only 8-bit images are resized in this way, with the filters box, bilinear, Hamming, bicubic and Lanczos. Calls
 with `reducing_gap`, images in other modes and other libraries are unaffected.
 """
 

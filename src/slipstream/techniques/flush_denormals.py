@@ -1,8 +1,8 @@
 """Treats numbers below the normal range of fp32 (below 1.2e-38) as zero in every thread that computes.
 
-Helps where weights, gradients or activations decay into that range, in which CPUs compute many times slower. Hurts only
-computations that need numbers of that size. The numerics class is `reordered`, because only rounding at the very bottom
-of the range changes: the change is at most 1e-31 of any number above 1e-7.
+Helps where weights, gradients or activations become that small, because CPUs compute many times slower with such
+numbers. Hurts only computations that need numbers of that size. The numerics class is `reordered`, because the change
+is smaller than rounding: at most 1.2e-31 of any number above 1e-7.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ def applies(observation: Observation) -> Answer:
 
 
 def applies_with(observation: Observation, recipe: Recipe) -> Answer:
-    """Asks again if steps become slower: denormals may appear as a training converges, long after the check."""
+    """Whether the technique applies although the check found no denormals. They may appear later, as a training
+    converges, and steps then become slower."""
     if not _found_none(observation):
-        return no("it was already considered together with the other techniques")
+        return no("the technique was already considered together with the others")
     return _can_be_told(observation) if observation.is_slowing else no("steps do not become slower")
 
 
@@ -44,7 +45,7 @@ def _can_be_told(observation: Observation) -> Answer:
     if observation.device != "cpu":
         return no(f"the model is on {observation.device}, where denormals are not slower")
     if observation.torch is not None and observation.torch.flush_denormal:
-        return already("the script does it already")
+        return already("the script flushes denormals already")
     return YES
 
 
@@ -87,6 +88,6 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    """Inserts the call at the start of the script. The mode applies to threads that start later, so the call must come
-    before the first computation."""
+    """Returns an edit that makes the call at the start of the script. The mode applies to threads that start later, so
+    the call must come before the first computation."""
     return [Edit("flush_denormals", "start", None, text="torch.set_flush_denormal(True)")]

@@ -1,12 +1,13 @@
-"""Replaces hand-written attention, softmax(q k^T) v, by torch's fused kernel, which does not store the attention
-weights.
+"""Replaces hand-written attention, softmax(q k^T) v, by torch's fused kernel. The fused kernel does not store the
+attention weights.
 
 Helps transformers with long sequences, where the attention weights take most of the memory and time. Hurts short
 sequences a little.
 
-Attention is replaced only if its results and gradients agree on the script's own batch. Supported are the usual scaling
-and masking (a causal or padding mask, added or filled in) without dropout on the weights. A row that is masked
-completely with minus infinity gives zeros where the script's own code gives NaN.
+Attention is replaced only if the fused kernel gives the same results and gradients on the script's own batch, apart
+from rounding. The usual scaling and masks are supported: a causal or padding mask that is added or filled in. Attention
+with dropout on the weights is not replaced. A row that is masked completely with minus infinity gives zeros, where the
+script's own code gives NaN.
 """
 
 from __future__ import annotations
@@ -61,6 +62,6 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     anatomy = observation.session.anatomy
     text = "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)"
-    reason = "use this instead of the matrix products and the softmax"
+    reason = "call this instead of the matrix products and the softmax"
     sites = list(dict.fromkeys(attention.site for attention in anatomy.attentions)) if anatomy else [None]
     return [Edit("fused_attention", "by_hand", site, text=text, reason=reason) for site in sites]

@@ -1,8 +1,9 @@
 """Updates all parameters of a group in one kernel. Unfused optimizers make one pass over memory for every term of the
 formula.
 
-Helps where the update is a visible part of the step: many parameters or small batches. Hurts rarely: on some CPUs, and
-for a few large tensors, the unfused loops are as fast. Checkpoints show the script's own flags and load anywhere.
+Helps where the update takes a noticeable part of the step, as with many parameters or small batches. Hurts rarely: on
+some CPUs, and for a few large tensors, the fused kernel is no faster. Checkpoints contain the script's own flags and
+load without slipstream.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def applies(observation: Observation) -> Answer:
     if optimizer is None:
         return no("no optimizer was seen")
     if optimizer.fused:
-        return already("the script does it already")
-    # foreach=False alone excludes one implementation, and not the fused one
+        return already("the script's optimizer is fused already")
+    # foreach=False excludes the foreach implementation, but not the fused one
     if optimizer.fused is False or optimizer.foreach:
         return no("the script selects another implementation")
     if not optimizer.can_fuse:
@@ -54,7 +55,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         if reason:
             context.decline(reason)
         elif _kind(optimizer) in _TAKE_SPARSE and not _has_gradients(optimizer):
-            # The script steps with a closure. Whether gradients are sparse is known only after the closure ran.
+            # The script steps with a closure. Whether gradients are sparse is known only after the closure has run.
             handle = optimizer.register_step_post_hook(lambda optimizer, args, kwargs: later(optimizer, handle))
         else:
             fuse(optimizer)
@@ -75,14 +76,15 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    """Edits every optimizer that can be fused, because `apply` fuses all of them."""
+    """Returns an edit for every optimizer that can be fused, because `apply` fuses all of them."""
     seen = [optimizer for optimizer in observation.session.optimizers if optimizer.can_fuse and not optimizer.fused]
     return [_edit(optimizer) for optimizer in seen]
 
 
 def _edit(optimizer: Optimizer) -> Edit:
     if optimizer.site is None:
-        return Edit("fused_optimizer", "by_hand", None, text="fused=True", reason="its line was not found")
+        reason = "the line that builds the optimizer was not found"
+        return Edit("fused_optimizer", "by_hand", None, text="fused=True", reason=reason)
     if optimizer.foreach:
         reason = "the line says foreach=True, and torch does not accept foreach and fused together"
         return Edit("fused_optimizer", "by_hand", optimizer.site, text="fused=True", reason=reason)
@@ -91,7 +93,8 @@ def _edit(optimizer: Optimizer) -> Edit:
 
 
 class Fusion:
-    """Sets the `fused` flags of one optimizer: True while it steps, the script's own values in checkpoints."""
+    """Sets the `fused` flags of one optimizer. They are True while the optimizer steps, and have the script's own
+    values in checkpoints."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -135,8 +138,8 @@ class Fusion:
 
 
 def _adapt(state: dict[str, Any], parameter: torch.Tensor) -> None:
-    """Converts state left by unfused steps: the step count moves to the device that the kernel needs, and the moments
-    get the parameter's layout, because the kernel reads all of them with one index."""
+    """Converts state that unfused steps have left. The step count moves to the device that the kernel needs. The
+    moments get the parameter's layout, because the kernel reads moments and parameter with one index."""
     import torch
 
     for name, value in state.items():
@@ -158,9 +161,9 @@ def _why_not(optimizer: torch.optim.Optimizer) -> str:
         for parameter in group["params"]:
             grad = parameter.grad
             if grad is not None and grad.is_sparse:
-                return "its gradients are sparse"
+                return "the gradients are sparse"
             if grad is not None and grad.stride() != parameter.stride():
-                return "its gradients and parameters have different memory layouts"
+                return "the gradients and the parameters have different memory layouts"
         reason = _ask_torch(kind, group)
         if reason:
             return reason
@@ -180,7 +183,8 @@ def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _ask_torch(kind: str, group: dict[str, Any]) -> str:
-    """Runs torch's own checks for fused optimizers on an optimizer of one number with the same hyperparameters."""
+    """Returns why torch rejects a fused optimizer with these hyperparameters, or "". Torch's own checks run on an
+    optimizer of one number."""
     import torch
     from torch.optim.optimizer import _device_dtype_check_for_fused
 

@@ -1,13 +1,13 @@
-"""Builds batches of samples of similar length, so that batches contain less padding.
+"""Builds batches from samples of similar length. Such batches contain less padding.
 
 Helps where texts or other sequences of very different lengths are padded to the longest sequence of their batch. Hurts
-where lengths hardly differ; in that case the order stays as it is.
+the randomness of the batches, because samples of similar length share a batch more often. Where lengths hardly differ,
+the order stays as it is.
 
-The permutation is the one that the plain loader draws. Within sections of fifty batches the samples are sorted by
-length, cut into batches, and the batches are shuffled. Every epoch still sees every sample once, in batches of the same
-size, but which samples share a batch is no longer random alone. The technique applies only to loaders that torch
-shuffles and whose collate_fn is not torch's default. Every sample is read once to get its length, which must take no
-more than a few seconds.
+The permutation is the one that the plain loader draws. Sections of fifty batches are sorted by length and cut into
+batches, and the batches of a section are shuffled. Every epoch still contains every sample once, in batches of the same
+size. The technique applies only to loaders that torch shuffles and whose collate_fn is not torch's default. Every
+sample is read once to measure its length. If that would take more than five seconds, the order stays as it is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CARD = Card(
     claims=("loader.order",),
 )
 VALUES = (True,)
-LEAST_SHARE = 0.05  # of the tokens: below this share regrouping saves too little to justify another order
+LEAST_SHARE = 0.05  # minimum share of padding in the tokens; with less, the gain does not justify another order
 
 
 def applies(observation: Observation) -> Answer:
@@ -71,7 +71,7 @@ def _regroup(context: ApplyContext, known: KnownLengths, arguments: LoaderArgume
 
     batches = arguments["batch_sampler"]
     if isinstance(getattr(batches, "sampler", None), LengthBuckets):
-        return  # a framework builds the loader a second time
+        return  # a framework builds the same loader a second time
     place = where(current_site())
     reason = obstacle(arguments)
     if reason:
@@ -95,7 +95,7 @@ def _regroup(context: ApplyContext, known: KnownLengths, arguments: LoaderArgume
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     loader = observation.loader
-    reason = "use a batch_sampler that sorts sections of the shuffled order by length before it cuts batches"
+    reason = "use a batch_sampler that sorts sections of the shuffled order by length and then cuts them into batches"
     if loader is not None and loader.framework == "transformers":
         reason = (
             'set in TrainingArguments: train_sampling_strategy="group_by_length", before version 5 group_by_length=True'

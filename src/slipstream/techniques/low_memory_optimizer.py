@@ -1,9 +1,12 @@
-"""Stores the state of Adam and AdamW in eight bits with torchao's optimizers, in about a quarter of the memory of fp32.
+"""Stores the state of Adam and AdamW in eight bits with torchao's optimizers. The state takes about a quarter of the
+memory of fp32.
 
-Helps large models, where the optimizer's state fills the memory. Hurts the accuracy of the state and so changes the
-training: validate the result. Each shape of a weight is compiled once. Checkpoints hold full-precision numbers and load
-without torchao. The technique needs torchao and weights on a CUDA or XPU device. Tensors with fewer than 4096 numbers
-are not changed. It has not been run on a GPU yet.
+Helps where the optimizer's state fills the memory, as with large models. Hurts the accuracy of the state. The training
+changes, so validate its result.
+
+The update is compiled once for each shape of a weight. Checkpoints hold full-precision numbers and load without
+torchao. The technique needs torchao and weights on a CUDA or XPU device. The state of tensors with fewer than 4096
+numbers stays in fp32. The technique has not been run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ CARD = Card(
 _CLASSES = ("Adam", "AdamW")
 _DEVICES = ("cuda", "xpu")
 _MISSING = "torchao is not installed: pip install torchao"
-_ON_HOST = "its kernels are compiled for CUDA and XPU devices, and the weights are on {device}"
+_ON_HOST = "torchao's kernels are compiled for CUDA and XPU devices, and the weights are on {device}"
 
 
 def applies(observation: Observation) -> Answer:
@@ -61,7 +64,8 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     classes: dict[str, Any] = {}
 
     def why_not(optimizer: Any) -> str:
-        """Runs before the optimizer's first update: importing torchao takes seconds and is not needed earlier."""
+        """Returns why the optimizer keeps its own state, or "". Runs before the first update, because importing torchao
+        takes seconds."""
         reason = _why_not(optimizer)
         if not reason and not classes:
             classes.update(find_classes() or {})
@@ -73,7 +77,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     optimizer = observation.optimizer
     name = optimizer.class_name if optimizer is not None else "AdamW"
-    reason = "its learning rate is a tensor, which neither a scheduler nor the script may replace by a number"
+    reason = "the learning rate becomes a tensor, which neither a scheduler nor the script may replace by a number"
     site = optimizer.site if optimizer is not None else None
     return [Edit("low_memory_optimizer", "by_hand", site, text=f"torchao.optim.{name}8bit(...)", reason=reason)]
 
@@ -88,5 +92,5 @@ def _why_not(optimizer: Any) -> str:
             if parameter.device.type not in _DEVICES:
                 return _ON_HOST.format(device=parameter.device.type)
             if parameter.grad is not None and parameter.grad.is_sparse:
-                return "its gradients are sparse"
+                return "the gradients are sparse"
     return ""

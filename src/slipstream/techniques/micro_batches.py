@@ -1,13 +1,15 @@
-"""Trains on the script's whole batch in the memory of a part of it. The model runs the batch in pieces without storing
-activations, the script computes its loss on the whole result, and the backward pass recomputes piece by piece.
+"""Trains on the script's whole batch with the memory that a part of the batch needs. The model runs the batch in pieces
+without storing activations. The script computes its loss on the whole result. The backward pass then recomputes the
+model piece by piece.
 
-Helps where activations fill the memory. The gradient is that of the full batch for any loss, including class weights,
-ignored padding, clipping, and contrastive losses outside the model. Dropout drops the same values as with the full
-batch. Hurts the step time: every forward pass runs twice, small pieces keep a device less busy, and the random numbers
-of dropout are assigned operator by operator.
+Helps where activations fill the memory. The gradient is that of the full batch for every loss outside the model, also
+with class weights, ignored padding or a contrastive loss. Dropout drops the same values as with the full batch. Hurts
+the step time: every forward pass runs twice, a device is less busy with small pieces, and the random numbers of dropout
+are recorded and assigned to the pieces.
 
-The technique declines for models in which samples depend on each other (batch norm), models that return their own loss,
-and models that change their tensors, numbers or the length of a list. Other changes are not noticed.
+The technique declines for models in which samples depend on each other (batch norm), and for models that return their
+own loss. It also declines for models that change their own tensors, numbers or the length of a list. Other changes that
+a model makes to itself are not noticed.
 """
 
 from __future__ import annotations
@@ -60,5 +62,5 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     site = observation.model.site if observation.model else None
-    reason = "each with backward(), with its loss weighted by its share of the divisor of the whole loss; then one step"
+    reason = "weight each part's loss by its share of the whole loss's divisor, call backward(), then step once"
     return [Edit("micro_batches", "by_hand", site, text=f"for part in batch.chunk({setting}):", reason=reason)]

@@ -2,12 +2,12 @@
 fp32.
 
 Helps where the device has units for these types: most GPUs since 2017, a few CPUs since 2020. Hurts on CPUs without
-such units, where it is many times slower. The check before the races tries it on a copy of the model, and where it is
-more than three times slower it is not raced.
+such units, where steps become many times slower. The check tries bf16 on a copy of the model. If the copy is more than
+three times slower, the technique is not raced.
 
 Models run under autocast only in training mode with gradients enabled, so evaluation keeps the script's own precision.
-Their results are converted back to fp32, so the script computes its losses and metrics as before. fp16 scales the loss,
-because small gradients would otherwise become zero.
+The results of models are converted back to fp32, so the script computes its losses and metrics as before. With fp16 the
+loss is scaled, because small gradients would otherwise become zero.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def applies(observation: Observation) -> Answer:
 
 
 def settings(observation: Observation) -> list[Setting]:
-    """Returns fp16 for accelerators only, and first for those without bf16 units."""
+    """Returns bf16, and for accelerators fp16 too. fp16 comes first for accelerators with fast fp16 units and without
+    bf16 units."""
     facts = observation.torch
     if observation.device == "cpu":
         return ["bf16"]

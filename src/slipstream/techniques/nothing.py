@@ -1,6 +1,8 @@
-"""Changes nothing. Its trial is the A/A control of the base: a gain measured for it is the noise of this machine.
+"""Changes nothing. Its trial is the A/A control of the base: a gain that is measured for this trial is noise of the
+machine.
 
-Helps never. Hurts never. If it seems to gain, other ratios without an interval are off by as much.
+Helps in no case. Hurts in no case. If this technique seems to gain something, other ratios without an interval may be
+wrong by the same factor.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Keeps the optimizer's state (two numbers per weight in Adam) in host memory and copies it to the device for each
 update.
 
-Helps where the state leaves too little memory for activations: the state is not on the device while they exist. Hurts
-the step time: all of the state crosses the bus twice per update, so the technique pays off with large batches or many
-accumulated ones. The bits are unchanged. It does not apply to weights on the CPU, whose state is already on the host.
-It has not been run on a GPU yet.
+Helps where the state leaves too little memory for activations, because the state is on the device only during the
+update. Hurts the step time, because the whole state is copied to the device and back for every update. The technique
+pays off with large batches or with many accumulated ones.
+
+The bits are unchanged. The technique does not apply to weights on the CPU, whose state is in host memory anyway. It has
+not been run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     def change(optimizer: torch.optim.Optimizer) -> None:
         devices = {parameter.device.type for group in optimizer.param_groups for parameter in group["params"]}
         if not devices & set(_DEVICES):
-            context.decline(_ON_HOST if devices <= {"cpu"} else f"weights on {', '.join(sorted(devices))}")
+            context.decline(_ON_HOST if devices <= {"cpu"} else f"the weights are on {', '.join(sorted(devices))}")
             return
         offloaded = Offloaded(optimizer)
         offloaded.install()
@@ -66,5 +68,5 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
     site = observation.optimizer.site if observation.optimizer is not None else None
-    reason = "it needs hooks around every update and checkpoint: use `slipstream run` with this recipe"
+    reason = "this needs hooks around every update and checkpoint: use `slipstream run` with this recipe"
     return [Edit("offload_optimizer", "by_hand", site, reason=reason)]

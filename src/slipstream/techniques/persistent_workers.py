@@ -4,8 +4,8 @@ Helps where epochs are short or the dataset is slow to open. Hurts memory use, b
 validation.
 
 Shuffling and augmentation are the same as with new workers, because the seeds of each epoch are drawn as before.
-Torch's own `persistent_workers=True` in a script draws another shuffle from the second epoch on. If a script changes
-its dataset between epochs, it gets new workers each time, because the old ones would not see the change.
+Torch's own `persistent_workers=True` in a script draws another shuffle from the second epoch on. If the script changes
+its dataset between epochs, the workers are started again, because the old workers would not see the change.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def applies(observation: Observation) -> Answer:
     if loader is None:
         return no("the script has no DataLoader")
     if loader.num_workers == 0:
-        return no("the loader has no workers; workers that the technique `workers` adds stay alive anyway")
+        return no("the loader has no workers, and workers that the technique `workers` adds stay alive anyway")
     if loader.persistent_workers:
-        return already("the script does it already")
+        return already("the script's workers stay between epochs already")
     if length is not None and length.num_epochs == 1 and not is_several_epochs(observation.session):
         return no("the training is one epoch long")
     return YES
@@ -56,7 +56,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.data.workers.persistent_epochs import LoaderEpochs
 
     epochs = LoaderEpochs(context.decline)
-    # Datasets whose loaders we changed. Frameworks build a loader a second time, with our argument in it.
+    # The ids of datasets whose loaders were changed. A framework builds a loader again, with the changed argument.
     changed_datasets: set[int] = set()
     epochs.install(context.patches)
     context.on_loader(lambda arguments: _change(context, epochs, changed_datasets, arguments))

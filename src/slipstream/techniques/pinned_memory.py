@@ -4,7 +4,8 @@ Helps on accelerators where copies take a share of the step. Hurts where memory 
 swapped.
 
 Only copies of loader batches to the device are changed. A copy back to the host, or from a buffer that the script fills
-itself, stays as it was. Identical unless the script changes a host batch in place after the copy.
+itself, is not changed. Results are identical unless the script changes a batch on the host in place after it has
+started the copy.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def applies(observation: Observation) -> Answer:
         return copied
     copies = transfers(observation.session)
     if loader.pin_memory and copies and not any(copy.pinned and copy.blocking for copy in copies):
-        return already("the script does it already")
+        return already("the script already pins its batches and copies them without blocking")
     return YES
 
 
@@ -83,7 +84,8 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
 
 
 def _num_calls(observation: Observation, num_copies: int) -> int:
-    """Returns how many copies one execution of the line makes, from the number of copies per observed step."""
+    """Returns how many copies one execution of the line makes. It is the number of copies divided by the number of
+    batches."""
     from slipstream.diagnose.selection import watched_steps
 
     num_batches = sum(step.num_batches for step in watched_steps(observation.session))

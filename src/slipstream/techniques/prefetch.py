@@ -1,7 +1,7 @@
 """Lets each worker prefetch more batches: prefetch_factor 4 or 8 instead of 2.
 
-Helps where batches take unequal times to build and the step waits for the slow ones. Hurts memory use only: the
-prefetched batches take room in /dev/shm, and more of them are discarded when an epoch ends early. Batches and their
+Helps where batches take unequal times to build and the step waits for the slow ones. Hurts memory use only. The
+prefetched batches take room in /dev/shm, and more batches are discarded when an epoch ends early. Batches and their
 order are unchanged.
 """
 
@@ -38,7 +38,7 @@ def applies(observation: Observation) -> Answer:
 
 
 def applies_with(observation: Observation, recipe: Recipe) -> Answer:
-    """Answers the same question for a recipe: other techniques may add workers, which then prefetch."""
+    """Whether the technique applies together with a recipe. The recipe may add workers, which then prefetch batches."""
     loader = observation.loader
     if loader is None:
         return no("the script has no DataLoader")
@@ -47,7 +47,7 @@ def applies_with(observation: Observation, recipe: Recipe) -> Answer:
     if count == 0:
         return no("the loader has no workers that could prefetch batches")
     if (loader.prefetch_factor or DEFAULT) >= max(DEPTHS):
-        return already(f"the script already prefetches {loader.prefetch_factor} batches")
+        return already(f"each worker already prefetches {loader.prefetch_factor} batches")
     if not _depths(observation, loader, count):
         return no("/dev/shm or memory has no room for more batches")
     return YES

@@ -1,12 +1,12 @@
-"""Asks the system to read the files of coming batches into memory several batches before they are opened.
+"""Asks the system to read the files of coming batches into memory, several batches before they are opened.
 
 Helps on disks with slow seeks and on network drives, as long as the data is not in memory yet: in the first epoch, or
 if the data is larger than memory. Hurts little: a thread spends a few microseconds per file.
 
-The files of each sample are learnt from the first batches and from the dataset's lists of paths. If they cannot be
-derived from the index, or files are opened outside Python, the technique does nothing. It requests at most a tenth of
-the free memory ahead. Batches, their order and their bits are unchanged. A race shows little of the gain, because one
-trial finds the files in memory that another trial read.
+The technique learns the files of each sample from the first batches and from the lists of paths in the dataset. It does
+nothing if the index of a sample does not determine its files, or if files are opened outside Python. It requests at
+most a tenth of the free memory ahead. Batches, their order and their bits are unchanged. A race shows little of the
+gain, because a trial finds files in memory that another trial has read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ CARD = Card(
 VALUES = range(1, 257)
 DEPTHS = (8, 32)  # batches
 LEAST_SHARE = 0.1  # minimum share of reading in the work on a batch
-SLOW_DISKS = {"hdd": 0.03, "network": 0.03}  # lower, because the check may have found the files in memory
+# The minimum share for slow disks. It is lower, because the check may have found the files in memory.
+SLOW_DISKS = {"hdd": 0.03, "network": 0.03}
 
 
 def applies(observation: Observation) -> Answer:
@@ -79,7 +80,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def _look(context: ApplyContext, ahead: ReadAhead, arguments: LoaderArguments) -> None:
-    """Changes no argument. What can be read ahead is known when the first batches are read."""
+    """Registers the dataset and changes no argument. The first batches show which files can be read ahead."""
     from torch.utils.data import IterableDataset
 
     from slipstream.data.workers.worker_blockers import start_method

@@ -1,12 +1,12 @@
-"""Decodes JPEGs that the script shrinks immediately at a half, a quarter or an eighth of their size.
+"""Decodes JPEGs at a half, a quarter or an eighth of their size if the script shrinks them immediately.
 
-Helps where images are far larger than the training size: `Image.open(...).convert("RGB")` followed by `resize`,
-`thumbnail`, or a resized crop, to half the size or less. Hurts the pixels a little: libjpeg shrinks the image first, as
-Pillow's `thumbnail` does, so the training is not the same.
+Helps where images are far larger than the training needs: the script calls `Image.open(...).convert("RGB")` and then
+`resize`, `thumbnail` or a resized crop to half the size or less. Hurts the accuracy of the pixels a little, because
+libjpeg shrinks the image first, as in Pillow's `thumbnail`. The training is therefore not the same.
 
 The script sees the full size, and its crops use full coordinates, because the image is decoded only when it is shrunk.
-If the image is flipped, rotated or read before that, it is decoded whole. The setting is the minimum ratio of the
-decoded size to the requested size: 2 is closer to decoding the whole image.
+If the image is flipped, rotated or read before that, it is decoded completely. The setting is the minimum ratio of the
+decoded size to the requested size. With 2, the pixels are closer to those of the complete image.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Frees gradients instead of overwriting them with zeros: the memory of zero_grad(set_to_none=False) is free until the
-next backward pass allocates gradients again.
+"""Frees gradients where the script overwrites them with zeros, with `zero_grad(set_to_none=False)`. The memory is free
+until the next backward pass allocates gradients again.
 
-Helps where the forward pass needs the memory: it frees the size of the parameters. Hurts nothing that is known, but a
-script that reads a gradient between zero_grad and backward finds None. Parameters that a backward pass does not reach
-get zeros after it, as the script's own call would leave them, so momentum and weight decay continue in the same way.
+Helps where the forward pass needs the memory. It frees as much memory as the parameters take. Hurts only a script that
+reads a gradient between zero_grad and backward, because the gradient is None there. If a backward pass does not reach a
+parameter, its gradient becomes zero afterwards, as after the script's own call. Momentum and weight decay therefore
+continue as in the unchanged script.
 """
 
 from __future__ import annotations
@@ -44,5 +45,5 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    reason = "a parameter without a gradient is then not updated, while a zero gradient lets momentum continue"
+    reason = "a parameter without a gradient is then not updated, while with a zero gradient its momentum continues"
     return [Edit("set_to_none", "by_hand", None, text="optimizer.zero_grad()", reason=reason)]

@@ -1,12 +1,13 @@
 """Repeats a forward or backward pass that ran out of memory, in smaller and smaller pieces of the batch. The script
-does not notice. `run --survive-oom` switches it on.
+gets the result of the whole batch and no exception. `run --survive-oom` switches the technique on.
 
-Helps where most batches fit in memory and a long one sometimes does not. Hurts little otherwise: results and gradients
-pass through one more operation.
+Helps where most batches fit in memory and a long one sometimes does not. Hurts little otherwise, because results and
+gradients only pass through one more operation.
 
-It cannot repeat what runs out of memory elsewhere (the loss, the optimizer, copies of data) or a single sample that
-does not fit. It does not apply to models whose batch cannot be split: batch norm in training, models that return their
-own loss, models that change their own tensors, numbers or lists, and models that the script compiles.
+The technique cannot help if memory runs out elsewhere (in the loss, the optimizer or a copy of data), or if a single
+sample does not fit. It does not apply to models whose batch cannot be split: models with batch norm in training, models
+that return their own loss, and models that change their own tensors, numbers or lists. It does not apply to models that
+the script compiles either.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Lets fp32 matrix products run on TF32 units, which take inputs with ten bits of mantissa and return fp32.
+"""Lets fp32 matrix products run on TF32 units. These units round their inputs to ten bits of mantissa and return fp32.
 
-Helps where an NVIDIA GPU (Ampere or newer) spends its time in fp32 products or convolutions. Hurts only
-precision: models that need all 23 bits (some physics, some losses) show the difference in the gradients, which are
-compared.
+Helps where an NVIDIA GPU (Ampere or newer) spends its time in fp32 products or convolutions. Hurts only precision. Some
+models need all 23 bits of the mantissa, such as models of physics. Their gradients show the difference, and `tune`
+compares the gradients.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def applies(observation: Observation) -> Answer:
     if facts is not None and not facts.has_tf32:
         return no("this GPU has no TF32 units; Ampere and newer GPUs have them")
     if facts is not None and facts.matmul_precision != "highest":
-        return already("the script allows it already")
+        return already("the script allows TF32 already")
     if model is not None and "float32" not in model.dtypes:
         return no("no parameter is fp32")
     return YES
@@ -51,7 +51,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
 
     def allow(module: torch.nn.Module) -> None:
-        """Runs at the first call, when the script has made its own settings."""
+        """Runs at the first call of a model, after the script has made its own settings."""
         parameter = next(module.parameters())
         if parameter.device.type != "cuda":
             context.decline(f"the model is on {parameter.device.type}, which has no TF32 units")

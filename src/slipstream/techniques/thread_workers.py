@@ -1,15 +1,16 @@
-"""Builds batches in threads of the training process, as many as the machine has cores for.
+"""Builds batches in threads of the training process. `tune` tries several numbers of threads, at most one per core.
 
-Helps where a batch is made by code that releases Python's GIL (decoding, resizing, reading files) and is so large that
-passing it between processes is expensive. Hurts where samples are made by Python code, and where the step consists of
-many small operations, because both wait for the same GIL.
+Helps where batches are made by code that releases Python's GIL (decoding, resizing, reading files) and are so large
+that passing them between processes takes long. Hurts where Python code makes the samples, and where the step consists
+of many small operations, because threads and step then wait for the same GIL.
 
-The script's loader, its order and its random numbers stay as they are. Each thread reads from its own copy of the
-dataset, made as for a spawned worker: stateful objects are copied; large arrays, functions and locks are shared. The
-technique declines if a dataset cannot be copied in this way (an open file, a connection). Random augmentations draw
-what the same number of worker processes would draw, so a script that already has that many workers sees no change.
-Without random numbers in the dataset, batches are bit-identical to those of worker processes, because each thread
-computes with one core, as a worker does.
+The script's loader and the order of its samples stay the same. Each thread reads from its own copy of the dataset,
+which is made as for a spawned worker. Objects with state are copied. Large arrays, functions and locks are shared. The
+technique declines if a dataset cannot be copied in this way, for example because it holds an open file or a connection.
+
+Random augmentations draw the numbers that the same number of worker processes would draw. A script that already has
+that many workers therefore sees no change. Without random numbers in the dataset, batches are bit-identical to those of
+worker processes, because each thread computes with one core, as a worker does.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ CARD = Card(
     numerics="redrawn",
     work="spread",
     memory="more",
-    # worker processes cache samples and pack them into bytes; threads do neither
+    # sample_cache and byte_transfer work in worker processes only, and threads replace the workers
     claims=("loader.num_workers", "loader.persistent_workers", "samples.kept", "batch.bytes"),
 )
 VALUES = range(1, 257)
-HELD = 2  # batches for each thread
+HELD = 2  # batches that are held for each thread
 LEAST_SHARE = 0.02  # minimum share of input in the step for threads to gain anything
-MOST_PYTHON = 0.5  # of the work on a batch: threads cannot run it in parallel
+MOST_PYTHON = 0.5  # maximum share of Python code in the work on a batch, because threads cannot run it in parallel
 
 
 def applies(observation: Observation) -> Answer:
@@ -54,7 +55,7 @@ def applies(observation: Observation) -> Answer:
     if loader.num_threads:
         return already(f"{plural(loader.num_threads, 'thread')} of slipstream.DataLoader build the batches")
     if loader.is_iterable:
-        return no("an iterable dataset gives its samples one by one")
+        return no("an iterable dataset gives its samples one by one, so threads cannot share the work")
     on_device = next((facts.device for facts in loader.tensor_facts if facts.device != "cpu"), None)
     if on_device is not None:
         return no(f"the dataset makes its tensors on {on_device}")
@@ -66,7 +67,7 @@ def applies(observation: Observation) -> Answer:
             return no(f"input takes only {in_ms(input_ms)} of a step of {in_ms(summary.step_ms)}")
     python = _python_share(observation)
     if python > MOST_PYTHON:
-        return no(f"{in_percent(python)} of the work on a batch runs as Python bytecode, which threads cannot share")
+        return no(f"{in_percent(python)} of the work on a batch is Python code, which threads cannot run in parallel")
     return YES
 
 
@@ -90,7 +91,8 @@ def _python_share(observation: Observation) -> float:
 
 
 def settings(observation: Observation) -> list[Setting]:
-    """Returns the number that the diagnosis predicts for workers, then its doublings and halvings, nearest first."""
+    """Returns the number of workers that the diagnosis predicts, the powers of two and the maximum. The numbers that
+    are nearest to the prediction come first."""
     loader = observation.loader
     if loader is None:
         return []
@@ -101,8 +103,8 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def _most(observation: Observation, loader: Loader) -> int:
-    """Returns the maximum number: limited by the cores after the container's quota, by the batches that fit in memory,
-    and by the amount of work."""
+    """Returns the maximum number of threads. It is limited by the usable cores, by the batches that fit in memory, and
+    by the number of batches in an epoch."""
     in_memory = msgspec.structs.replace(observation.environment, shm_free_bytes=None)
     most = min(observation.num_cores, num_batches_held(in_memory, loader) // HELD)
     return min(most, loader.num_batches // HELD) if loader.num_batches is not None else most
@@ -131,7 +133,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def _look(context: ApplyContext, threads: Threads, arguments: LoaderArguments, count: int) -> None:
-    """Changes no argument. Without threads the loader is what the script built."""
+    """Changes no argument. A loader that gets no threads stays as the script built it."""
     from slipstream.data.threads.blockers import thread_obstacle
     from slipstream.seams.user_code import current_site
 

@@ -1,14 +1,17 @@
-"""Builds batches in worker processes beside the step, as many as the machine has cores for.
+"""Builds batches in worker processes while the step runs. `tune` tries several numbers of workers, at most one per
+core.
 
-Helps where the step waits for input. A smaller number of workers helps where they take cores that the step needs. Hurts
-where building a batch is faster than passing it between processes, or where the cores are busy already.
+Helps where the step waits for input. Fewer workers help where the workers take cores that the step needs. Hurts where
+building a batch is faster than passing it between processes, or where the cores are busy already.
 
 Every loader with enough batches gets workers, including those for validation, because they read the same kind of data.
-Added workers stay alive between epochs as long as the script does not change its dataset. If the workers use a large
-part of the cores, the threads of the step wait for each other asleep, because a busy loop would take the cores from the
-workers. Without random numbers in the dataset the training is bit-identical, including the shuffling; with them,
-augmentations draw other numbers. An iterable dataset gets at most one worker, which gives the same batches. Several
-workers would change the number and the size of its batches.
+Added workers stay alive between epochs as long as the script does not change its dataset. If workers use a large part
+of the cores, the threads of the step sleep while they wait for each other. In a busy loop they would take the cores
+from the workers.
+
+If the dataset draws no random numbers, the training is bit-identical, including the shuffling. If it does,
+augmentations draw other numbers. An iterable dataset gets at most one worker, because several workers would change the
+number and the size of its batches.
 """
 
 from __future__ import annotations
@@ -64,8 +67,8 @@ def applies(observation: Observation) -> Answer:
 
 
 def _may_shard(loader: Loader) -> bool:
-    """Whether workers may divide the dataset among themselves. A dataset of the user's own that never names
-    get_worker_info cannot. For other datasets only the trial can tell."""
+    """Whether workers may divide the dataset among themselves. They cannot if the dataset is the user's own and its
+    file never names get_worker_info. For other datasets only the trial can tell."""
     if loader.getitem_site is None:
         return True
     try:
@@ -83,8 +86,8 @@ def _why_none(observation: Observation, loader: Loader) -> str:
 
 
 def settings(observation: Observation) -> list[Setting]:
-    """Returns the number that the diagnosis predicts, then its doublings and halvings, nearest first. For an iterable
-    dataset the number is one or none."""
+    """Returns the number that the diagnosis predicts, the powers of two and the maximum. The numbers that are nearest
+    to the prediction come first. For an iterable dataset the number is one or none."""
     loader = observation.loader
     if loader is None:
         return []
@@ -98,8 +101,8 @@ def settings(observation: Observation) -> list[Setting]:
 
 
 def _most(observation: Observation, loader: Loader) -> int:
-    """Returns the maximum number: limited by the cores after the container's quota, by the batches that fit in
-    /dev/shm, and by the amount of work."""
+    """Returns the maximum number of workers. It is limited by the usable cores, by the batches that fit in /dev/shm and
+    in memory, and by the number of batches in an epoch."""
     prefetch = loader.prefetch_factor or HELD
     most = min(observation.num_cores, num_batches_held(observation.environment, loader) // prefetch)
     return min(most, loader.num_batches // 2) if loader.num_batches is not None else most
@@ -112,8 +115,8 @@ def _guess(observation: Observation) -> int:
     summary = observation.summary
     path = input_path(observation.session, summary) if summary is not None else None
     best = best_num_workers(observation.session, summary, path) if summary is not None and path is not None else 0
-    # A single worker overlaps the work with the step but does not divide it. If the prediction is a little too low, one
-    # worker loses where two would not.
+    # A single worker overlaps the work with the step but does not divide the work. If the prediction is a little too
+    # low, one worker is too slow and two are not.
     return max(best, 2) if best else observation.num_cores
 
 
@@ -129,7 +132,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     from slipstream.data.workers.persistent_epochs import LoaderEpochs
 
     epochs = LoaderEpochs(context.decline)
-    # Datasets whose loaders had no workers. Frameworks build such a loader a second time.
+    # The ids of datasets whose loaders had no workers. A framework builds the same loader a second time.
     changed_datasets: set[int] = set()
     epochs.install(context.patches)
     context.on_loader(lambda arguments: _change(context, epochs, changed_datasets, arguments, int(setting)))
@@ -148,7 +151,7 @@ def _change(
     place = where(current_site())
     reason = obstacle(arguments, count)
     if not reason and _is_tiny(arguments, count):
-        reason = "it has too few batches for several workers"
+        reason = "it has too few batches for the workers"
     if reason:
         context.decline(f"the loader built {place} keeps num_workers {now}: {reason}")
         return
@@ -163,7 +166,7 @@ def _change(
 
 
 def _is_tiny(arguments: LoaderArguments, count: int) -> bool:
-    """Whether there are fewer batches than the workers would prefetch, as in a short evaluation."""
+    """Whether the loader has fewer batches than the workers would prefetch, as in a short evaluation."""
     try:
         if arguments["batch_sampler"] is not None:
             num_batches = len(arguments["batch_sampler"])

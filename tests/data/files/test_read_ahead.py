@@ -91,7 +91,7 @@ def test_files_of_upcoming_batches_are_requested_before_the_batches_are_drawn(
             next(iterator)
             num_taken += 1
         wait_until(lambda: bool(context.changes) and state.adviser.is_idle())
-        num_drawn = num_taken + 2 * num_workers  # those that workers hold ready
+        num_drawn = num_taken + 2 * num_workers  # workers prefetch two batches each
         ahead = [dataset.samples[index][0] for index in order[4 * num_drawn : 4 * (num_drawn + 3)]]
         assert len(ahead) == 12 and set(ahead) <= set(asked)
         assert not {dataset.samples[index][0] for index in order[4 * (num_drawn + 3) :]} & set(asked)
@@ -100,7 +100,7 @@ def test_files_of_upcoming_batches_are_requested_before_the_batches_are_drawn(
         assert len(asked) == len(set(asked)) <= NUM_FILES
         reference = weakref.ref(iterator)
         del iterator
-        assert reference() is None  # the thread holds neither it nor its loader
+        assert reference() is None  # the thread holds neither the iterator nor its loader
     assert context.changes == ["read_ahead: files of Files are read 3 batches ahead"] and not context.declined
 
 
@@ -126,7 +126,7 @@ def test_advise_reads_a_file_into_the_page_cache(tmp_path: Path) -> None:
     path = str(tmp_path / "file")
     Path(path).write_bytes(os.urandom(300_000))
     try:
-        for _ in range(50):  # pages that were written just now are not always given up at once
+        for _ in range(50):  # the system does not always drop new pages at once
             forget(path)
             if not is_in_memory(path):
                 break
@@ -183,7 +183,7 @@ def test_paths_are_found_in_attributes_of_the_dataset(tmp_path: Path) -> None:
         tuple(sorted(both[0])),
         tuple(sorted(both[11])),
     }
-    assert learn_paths(files, notes_of(both, [[5, 40]])) == []  # too few to believe
+    assert learn_paths(files, notes_of(both, [[5, 40]])) == []  # two samples are not enough
     wrong = notes_of(both, [[5, 40, 7], [9, 1]])
     wrong[1][1][0], wrong[1][1][1] = "elsewhere", "elsewhere too"
     assert learn_paths(files, wrong) == []
@@ -237,7 +237,7 @@ def test_works_together_with_persistent_workers(applied: Applied, tmp_path: Path
 class Downwards(Sampler[int]):
     def __iter__(self) -> Any:
         for index in reversed(range(NUM_FILES)):
-            torch.rand(())  # drawn when it is asked, and not before
+            torch.rand(())  # drawn when the index is requested
             yield index
 
     def __len__(self) -> int:

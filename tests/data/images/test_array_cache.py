@@ -76,7 +76,7 @@ def test_opencv(cache: Cache, photograph: Path) -> None:
             if ours is not None:
                 assert np.array_equal(ours, theirs) and ours.dtype == theirs.dtype
                 assert ours.flags.owndata and ours.flags.writeable
-                ours[:] = 0  # the script's own
+                ours[:] = 0  # the script may change its array
     assert (cache.meter.num_kept, cache.meter.num_found) == (4, 4)
     cache.patches.close()
     assert cv2.imread is original

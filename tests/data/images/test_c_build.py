@@ -44,7 +44,7 @@ def test_another_source_is_another_library(source: Path, tmp_path: Path) -> None
 
 def test_a_damaged_file_is_never_loaded(source: Path, tmp_path: Path) -> None:
     words = "from slipstream.data.images.c_build import load_library, Path; load_library(Path({!r}))"
-    subprocess.run([sys.executable, "-c", words.format(str(source))], check=True)  # not loaded into this process
+    subprocess.run([sys.executable, "-c", words.format(str(source))], check=True)  # another process loads the library
     (library,) = kept(tmp_path)
     library.write_bytes(library.read_bytes()[: library.stat().st_size // 2])
     assert load_library(source).answer() == 42

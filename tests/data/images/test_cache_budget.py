@@ -35,7 +35,7 @@ def test_a_data_set_that_fits_is_cached_completely(tmp_path: Path) -> None:
 
 
 def test_all_processes_cache_the_same_part_of_a_larger_data_set(tmp_path: Path) -> None:
-    first, said = made(tmp_path, memory_bytes=10**6, num_samples=1000)  # half of the memory for a million bytes
+    first, said = made(tmp_path, memory_bytes=10**6, num_samples=1000)  # half of it for a million bytes of images
     second, _ = made(tmp_path, memory_bytes=10**6, num_samples=1000)
     chosen = [number for number in range(1000) if first.may_keep(key_of(number), 1000)]
     again = [number for number in reversed(range(1000)) if second.may_keep(key_of(number), 1000)]

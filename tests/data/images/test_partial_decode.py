@@ -101,7 +101,7 @@ def test_spot_check_compares_often_at_first_and_is_withdrawn_permanently() -> No
     trust.withdraw(6)
     trust.note_proof(6)
     assert not trust.has(6)
-    trust._proved[6] = 2  # by a process that was counting meanwhile
+    trust._proved[6] = 2  # another process may still count
     assert not trust.has(6)
 
 

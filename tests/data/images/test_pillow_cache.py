@@ -155,7 +155,7 @@ def test_a_cached_image_is_as_pillow_leaves_it(name: str, tmp_path: Path) -> Non
     with Cache(tmp_path / "cache") as cache:
         assert opened_and_loaded(path) == bare and (cache.num_kept, cache.num_found) == (1, 0)
         assert opened_and_loaded(path) == bare and (cache.num_kept, cache.num_found) == (1, 1)
-    with Cache(tmp_path / "cache") as later:  # another run
+    with Cache(tmp_path / "cache") as later:  # a later run of the script
         assert opened_and_loaded(path) == bare and (later.num_kept, later.num_found) == (0, 1)
         assert not later.said
 
@@ -199,7 +199,7 @@ def test_an_image_is_found_when_it_is_opened_in_another_way(
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.png"])
 def test_the_position_of_a_file_object_is_as_pillow_leaves_it(name: str, tmp_path: Path) -> None:
-    path = save(tmp_path / name, noise(size=(300, 200)))  # longer than Pillow reads at once
+    path = save(tmp_path / name, noise(size=(300, 200)))  # the file is longer than one read of Pillow
 
     def positions() -> list[int]:
         found = []
@@ -273,7 +273,7 @@ def test_a_changed_file_is_decoded_again(tmp_path: Path, cache: Cache) -> None:
     noise(seed=1).save(other, "png")
     assert len(other.getvalue()) == len(old)
     path.write_bytes(other.getvalue())
-    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))  # as rsync does: same name, size and times
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))  # as rsync does: name, size and this time stay
     assert Image.open(path).tobytes() == noise(seed=1).tobytes()
     assert (cache.num_kept, cache.num_found) == (2, 0)
 
@@ -405,7 +405,8 @@ def test_a_file_that_the_script_closed_is_left_to_pillow(tmp_path: Path, cache: 
 
 
 def test_a_folder_that_is_not_writable_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")  # root writes into read-only folders too: a file in the way stops everybody
+    # A file in the place of the folder. A read-only folder would not stop root.
+    (tmp_path / "file").write_text("")
     with Cache(tmp_path / "file" / "images") as cache:
         assert Image.open(save(tmp_path / "a.jpg")).load()
         assert len(cache.said) == 1 and "Not a directory" in cache.said[0]

@@ -25,7 +25,7 @@ def test_changed_pixels_count_as_absent(tmp_path: Path) -> None:
     store = PixelStore(tmp_path)
     store.write(facts, memoryview(bytes(1200)))
     (entry,) = tmp_path.iterdir()
-    for other in (store, PixelStore(tmp_path)):  # who wrote it, and who checks it
+    for other in (store, PixelStore(tmp_path)):  # the store that wrote the file, and one that must check it
         found = other.read(facts.key)
         assert found is not None and bytes(found.view()) == bytes(1200)
         data, times = bytearray(entry.read_bytes()), entry.stat()

@@ -185,7 +185,7 @@ def test_an_image_that_changes_its_size_when_it_is_loaded() -> None:
 
     bare = [use(width) for width in (40, 60)]
     with installed(resizing()[0]):
-        for _ in range(FIRST):  # afterwards no proof stumbles over it
+        for _ in range(FIRST):  # afterwards no image is compared for a while
             picture().resize((64, 64), BILINEAR)
         assert [use(width) for width in (40, 60)] == bare
     assert "exceed" in bare[1]
@@ -223,7 +223,7 @@ def test_works_together_with_partial_decoding() -> None:
     assert used and resampler.num_calls == 2, "the small picture, too, is resized here"
 
 
-PROGRESSIVE = jpeg(width=120, height=100, progressive=True)  # decoded whole, so that parts of it can wait
+PROGRESSIVE = jpeg(width=120, height=100, progressive=True)  # decoded completely, so its parts can be cut out later
 PARTS: dict[str, Any] = {
     "a crop": lambda image: image.crop((7, 5, 101, 93)).resize((64, 64), BILINEAR),
     "a crop of a crop": lambda image: image.crop((7, 5, 117, 97)).crop((3, 1, 99, 90)).resize((50, 70)),
@@ -242,7 +242,7 @@ def test_a_pending_part_is_resized_in_place(use: str) -> None:
     bare = PARTS[use](Image.open(io.BytesIO(PROGRESSIVE)).convert("RGB"))
     part, resampler = resizing()
     with installed(part, PartialDecode(lambda: None, lambda: None)):
-        for _ in range(FIRST + 2):  # the first ones are proved, and looked at for that
+        for _ in range(FIRST + 2):  # the first images are compared, and their parts are cut out for that
             ours = PARTS[use](Image.open(io.BytesIO(PROGRESSIVE)).convert("RGB"))
             assert facts(ours) == facts(bare)
     assert resampler.num_calls == FIRST + 2

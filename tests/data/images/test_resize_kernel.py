@@ -83,7 +83,7 @@ def test_extreme_sizes(resampler: Resampler, mode: str, resample: int) -> None:
         ((1, 1), (40, 40)),
         ((1, 600), (1, 7)),
         ((600, 1), (7, 1)),
-        ((300, 420), (224, 224)),  # downwards first, in newer Pillows
+        ((300, 420), (224, 224)),  # newer versions of Pillow resize this vertically first
         ((420, 300), (224, 224)),
     ):
         assert_same(resampler, noise(mode, size, 7), new_size, resample)
@@ -99,7 +99,7 @@ def test_an_image_of_one_colour_keeps_its_colour(resampler: Resampler, value: in
 
 def test_images_in_foreign_memory(resampler: Resampler) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (70, 100, 4), dtype=np.uint8)
-    for stride in (400, 800):  # rows that do not follow each other
+    for stride in (400, 800):  # with 800, the rows are not adjacent
         size = (100, 70 * 400 // stride)
         core: Any = vars(Image)["core"].map_buffer(pixels, size, "raw", 0, ("RGB", stride, 1))
         assert_same(resampler, Image.new("RGB", (1, 1))._new(core), (64, 48), BILINEAR)
@@ -142,7 +142,7 @@ def test_an_image_without_pixels_is_left_to_pillow() -> None:
 def test_an_unknown_memory_layout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_Named", "_Numbered"):
         monkeypatch.setattr(pixel_memory, name, type("Other", (vars(pixel_memory)[name],), {"_fields_": []}))
-    PixelMemory()  # the same fields under other names
+    PixelMemory()  # succeeds, because a subclass has the same fields
     other = {"_fields_": [("mode", pixel_memory.ctypes.c_int * 2), *pixel_memory._BODY]}
     for name in ("_Named", "_Numbered"):
         monkeypatch.setattr(pixel_memory, name, type("Other", (pixel_memory.ctypes.Structure,), other))

@@ -105,7 +105,7 @@ def test_tensors_in_a_worker_equal_torchs(monkeypatch: pytest.MonkeyPatch) -> No
             assert torch.equal(turned.contiguous(), bare) and turned.contiguous().is_contiguous()
         channels_last = turned.unsqueeze(0).contiguous(memory_format=torch.channels_last)
         monkeypatch.setattr(PlaneKernel, "to_planes", lambda self, pixels: torch.zeros(pixels.shape, dtype=torch.uint8))
-        conversion._spot_check._proved[1] = 0  # so that results are compared again
+        conversion._spot_check._proved[1] = 0  # results are compared again
         assert torch.equal(turned.contiguous(), bare) and torch.equal(turned.contiguous(), bare)
     finally:
         patches.close()

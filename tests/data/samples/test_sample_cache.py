@@ -143,7 +143,7 @@ class OwnGenerator(Made):
         self.parts = [np.random.default_rng(0)]
 
     def __getitem__(self, index: int) -> Any:
-        self.parts[0].random()  # drawn, and not even used
+        self.parts[0].random()  # the number is drawn but not used
         return torch.ones(2) * index
 
 
@@ -532,7 +532,7 @@ def test_a_dataset_that_does_not_fit_is_not_cached(applied: Any, monkeypatch: py
     bare = epochs(Made())
     with applied(sample_cache=True) as context:
         assert are_same(epochs(Made()), bare)
-    assert "all of its samples would need" in context.declined[0] and context.changes == []
+    assert "all samples together would need" in context.declined[0] and context.changes == []
 
 
 def test_nearly_full_memory_is_reported(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -546,7 +546,7 @@ def test_nearly_full_memory_is_reported(applied: Any, monkeypatch: pytest.Monkey
 def test_the_memory_limit_of_a_container_is_used(applied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_arena, "free_bytes", lambda: 2 * 10**9)
     monkeypatch.setattr(free_memory, "read_limits", lambda root: CgroupLimits(memory_bytes=4 * 10**9))
-    monkeypatch.setattr(free_memory, "_used_bytes", lambda root: 10**9)  # of the machine that the test runs on, else
+    monkeypatch.setattr(free_memory, "_used_bytes", lambda root: 10**9)  # not of this machine
     machine = type("Machine", (), {"total": 10**12, "available": 9 * 10**11})
     monkeypatch.setattr(free_memory.psutil, "virtual_memory", lambda: machine)
     with applied(sample_cache=True) as context:

@@ -92,7 +92,7 @@ def test_worker_functions_are_no_obstacle_without_workers() -> None:
 def test_a_tensor_on_a_device_is_an_obstacle() -> None:
     dataset: Any = Plain()
     dataset.weight = torch.ones(1, device="meta")
-    assert asked(dataset) == ""  # meta holds nothing
+    assert asked(dataset) == ""  # a meta tensor holds no memory of a device
 
 
 def test_a_library_that_is_not_thread_safe_is_an_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""Copies of datasets for threads: objects with state are copied, data and locks are shared, the rest is refused."""
+"""Copies of datasets for threads: objects with state are copied, data and locks are shared, and everything else is
+refused."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_threads_draw_the_same_numbers_as_the_scripts_workers(arguments: dict[st
     def train() -> Any:
         torch.manual_seed(5)
         loader = DataLoader(Samples(draws=True), 3, shuffle=True, num_workers=2, **arguments)
-        next(iter(loader))  # an epoch that is left early: workers that stay have drawn for what nobody took
+        next(iter(loader))  # the epoch is left early; persistent workers have drawn for later batches too
         return [batch.tolist() for _ in range(2) for batch in loader], torch.rand(1).item()
 
     bare = train()
@@ -148,7 +148,7 @@ def test_threads_without_workers_draw_like_workers_and_leave_the_scripts_numbers
     silent, workers = read(Samples(), 3, shuffle=True), read(Samples(draws=True), 3, shuffle=True, num_workers=2)
     with applied(thread_workers=2):
         seen, after = read(Samples(draws=True), 3, shuffle=True)
-        assert (seen, after) == read(Samples(draws=True), 3, shuffle=True)  # it repeats itself
+        assert (seen, after) == read(Samples(draws=True), 3, shuffle=True)  # a second run gives the same result
     assert [step[0] for step in seen] == [step[0] for step in workers[0]]
     assert [step[1:] for step in seen] == [step[1:] for step in silent[0]] and after == silent[1]
 

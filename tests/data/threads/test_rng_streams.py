@@ -1,4 +1,4 @@
-"""Random number streams for threads give the numbers of a worker process and leave the script's generators alone."""
+"""Random number streams for threads give the numbers of a worker process and do not advance the script's generators."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def made_pool(depth: int = 2, most: int = 64) -> Pool:
 
 
 def send(pool: Pool, num_bytes: int) -> Buffer | None:
-    """As a batch of one tensor."""
+    """Takes a buffer and sends it as a batch of one tensor. Returns the buffer, or None."""
     buffer = pool.take(num_bytes)
     pool.close_batch([buffer] if buffer is not None else [])
     return buffer
@@ -39,7 +39,7 @@ def test_a_buffer_is_reused_when_both_processes_have_released_it() -> None:
     first = send(pool, LARGE)
     assert first is not None and pool.states[first.number] == OUT
     assert send(pool, LARGE) is not first
-    pool.states[first.number] = FREE  # says the main process
+    pool.states[first.number] = FREE  # as the main process does
     held = torch.empty(0).set_(first.storage)
     assert send(pool, LARGE) is not first
     del held
@@ -62,8 +62,8 @@ def test_buffers_of_unused_sizes_are_dropped() -> None:
     pool.states[number] = FREE
     del first
     assert all(send(pool, LARGE + 8 * more) is not None for more in (1, 2, 3))
-    assert pool.states[number] == DROPPED  # until the main process has unmapped it
-    assert send(pool, LARGE + 80) is None  # three there may be, and three are out
+    assert pool.states[number] == DROPPED  # until the main process has unmapped the buffer
+    assert send(pool, LARGE + 80) is None  # at most three buffers are allowed, and three are in use
     pool.states[number] = VACANT
 
 

@@ -219,7 +219,7 @@ def test_a_batch_that_is_sent_twice_is_not_overwritten_after_its_first_use(appli
         iterator = iter(DataLoader(Twice(), None, num_workers=1, prefetch_factor=3))
         for number in range(24):
             batch = next(iterator)
-            time.sleep(0.02)  # the worker could write meanwhile
+            time.sleep(0.02)  # the worker has time to overwrite the batch
             assert set(batch.flatten().tolist()) == {number // 2 * 2.0}
             del batch
         del iterator
@@ -317,7 +317,7 @@ def test_memory_that_another_process_has_is_never_overwritten(applied: Applied, 
             child = context.Process(target=_hold, args=(stand_in(), answers))
             child.start()
             del stand_in
-            gc.collect()  # a class is a cycle
+            gc.collect()  # a class is part of a reference cycle
         assert answers.get(timeout=20) == "got it"
         del batch
         assert sum(len(x) for (x,) in iterator) == 200 - 8 * 4

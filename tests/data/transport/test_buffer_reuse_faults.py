@@ -28,7 +28,7 @@ class Faulty(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         if index == 21:
             if self.what == "kill":
-                time.sleep(0.5)  # until all before it have arrived: torch fetches their memory from this process
+                time.sleep(0.5)  # wait until earlier batches arrive, because torch gets their memory from this process
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.what == "raise":
                 raise ValueError("a broken sample")
@@ -58,9 +58,10 @@ def test_errors_are_torchs_own(
                 num_batches += 1
 
         message = message_of(run, Exception)
-        iterator._shutdown_workers()  # type: ignore[attr-defined]  # now, and not when the traceback has gone
+        iterator._shutdown_workers()  # type: ignore[attr-defined]  # the traceback would keep the workers alive
         message = "".join(letter for letter in message if not letter.isdigit())
-        return num_batches, message.partition("exited")[0].partition("is killed")[0]  # torch notices in two ways
+        # Torch reports a dead worker in two ways.
+        return num_batches, message.partition("exited")[0].partition("is killed")[0]
 
     bare = play()
     with applied(buffer_reuse=True):

@@ -1,4 +1,4 @@
-"""Batches that travel as bytes, on a stand-in for a device: `.to("cpu", copy=True)` is its copy to the device."""
+"""Batches that are copied as bytes, on a stand-in for a device: `.to("cpu", copy=True)` is its copy to the device."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_batches_and_copies_equal_those_of_the_unchanged_script(dataset: Any) ->
     assert all(torch.equal(a, b) for a, b in zip(ours, bare, strict=True))
     assert told == ["changed"] * 4
     whole = 4 * 3 * 40 * 40
-    assert sizes == [whole, 3 * 1024, 4 * whole] * 3 + [whole, 3 * 1024]  # the first three are proved
+    assert sizes == [whole, 3 * 1024, 4 * whole] * 3 + [whole, 3 * 1024]  # the first three copies are compared
 
 
 def test_batches_of_other_techniques_are_packed() -> None:

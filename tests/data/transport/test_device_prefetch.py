@@ -79,7 +79,8 @@ def test_batches_and_copies_equal_those_of_the_unchanged_script(numbers: Any, nu
         assert script() == bare
     assert told == ["changed"]
     received = [entry for entry in device.log if entry.startswith("receive")]
-    # Once each, but for the first of all; and for the second, where it was taken before anything was learnt
+    # Each batch is received once, except the first one. The second one is not received either if it was loaded before
+    # the script's copies were known.
     assert len(received) in ((7,) if num_workers == 0 else (6, 7))
 
 
@@ -91,7 +92,7 @@ def test_the_next_copy_starts_before_the_step(numbers: Any) -> None:
         for batch in iterator:
             num_early += f"start {batch[0, 0] + 4:g}" in device.log
             to_device(batch)
-            time.sleep(0.002)  # the step, in which the worker gets on
+            time.sleep(0.002)  # a step, during which the worker builds a batch
     assert num_early > 0
     assert device.log[-1] == "receive 156"
 
@@ -128,7 +129,8 @@ def test_unused_copies_end(numbers: Any) -> None:
         for number, batch in enumerate(DataLoader(numbers(40), 4)):
             if number == 0:
                 to_device(batch)
-    assert device.log == ["start 4", "start 8", "start 12", "start 16"]  # the last was ahead when the third was missed
+    # The last copy had started before the third one counted as unused.
+    assert device.log == ["start 4", "start 8", "start 12", "start 16"]
 
 
 def test_an_exception_is_raised_for_its_batch(numbers: Any, message_of: Any) -> None:
@@ -146,7 +148,7 @@ def test_an_exception_is_raised_for_its_batch(numbers: Any, message_of: Any) -> 
         assert "eight" in message_of(lambda: next(iterator), KeyError)
         assert next(iterator)[0].item() == 12
         assert message_of(lambda: next(iterator), StopIteration) == ""
-        iterator._shutdown_workers()  # the traceback is a cycle of torch's own: they would end late
+        iterator._shutdown_workers()  # the traceback forms a reference cycle, so workers would end late
 
 
 def test_an_out_of_memory_error_disables_prefetching(numbers: Any) -> None:
@@ -211,8 +213,8 @@ def test_only_copies_of_batches_to_the_device_are_non_blocking(numbers: Any, cal
         calls.clear()
         batch.to("cpu")
         batch.to("cpu", torch.float64)
-        batch.to("meta", torch.float32, False)  # given by position: the script means it
-        torch.zeros(2).to("meta")  # a buffer of the script's own, which it may fill again at once
+        batch.to("meta", torch.float32, False)  # the script passes non_blocking=False by position
+        torch.zeros(2).to("meta")  # not a loader's batch: the script may overwrite it at once
     finally:
         patches.close()
     assert waits_not == [("meta", {"non_blocking": True}), ({"device": "meta", "non_blocking": True},)]

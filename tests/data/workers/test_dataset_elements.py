@@ -16,7 +16,7 @@ def test_the_same_elements_are_recognised() -> None:
     assert not seen.are_in(values)
     del values[-1]
     assert seen.are_in(values)
-    values[50] = f"name {50}"  # another one that says the same
+    values[50] = f"name {50}"  # another object that is equal
     assert not seen.are_in(values) and seen == Elements(values)
     values[50] = "other"
     assert not seen.are_in(values) and seen != Elements(values)
@@ -38,9 +38,9 @@ def test_comparing_a_list_does_not_write_to_its_elements() -> None:
     thing = Thing()
     before = look_closely(thing)
     reading, writing = os.pipe()
-    child = os.fork()  # whose memory is shared until somebody writes to it
+    child = os.fork()  # memory is shared until one of the processes writes to it
     if child == 0:
-        look_closely(object.__new__(Thing))  # whatever is written at first
+        look_closely(object.__new__(Thing))  # the first call writes to some memory
         grown = []
         for known in (before, None):
             start = own_bytes()

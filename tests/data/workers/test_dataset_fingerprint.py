@@ -34,7 +34,7 @@ def made() -> Thing:
 def test_a_change_is_named(change: Any, name: str) -> None:
     thing = made()
     before = look(thing)
-    kept = thing.data  # so that its place is not given to the new one
+    kept = thing.data  # kept alive, so the new object gets another address
     change(thing)
     assert difference(before, look(thing)).startswith(name)
     del kept

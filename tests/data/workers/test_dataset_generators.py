@@ -27,7 +27,7 @@ HOLDER = Holder()
 DRAWS: list[Callable[[], Any]] = [
     lambda: torch.rand(1),
     lambda: np.random.rand(),
-    lambda: np.random.randn(),  # every second one only takes what was laid by
+    lambda: np.random.randn(),  # every second call returns a number that the call before has stored
     lambda: np.random.randn(),
     lambda: random.random(),
     lambda: OURS.random(),

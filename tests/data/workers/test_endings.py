@@ -31,7 +31,8 @@ SCRIPT = textwrap.dedent("""
             return index
 
     context = apply_recipe(Recipe((Choice("workers", 2),)), Patches(print, torch.compiler.is_compiling), print)
-    loader = DataLoader(Slow(), 2, collate_fn=list)  # no tensors: their handles would be asked of the dead worker
+    # Lists, because torch would request the handles of tensors from the dead worker.
+    loader = DataLoader(Slow(), 2, collate_fn=list)
     for number, batch in enumerate(loader):
         if number == 0:
             print(*(worker.pid for worker in loader._iterator._workers), flush=True)
@@ -39,7 +40,7 @@ SCRIPT = textwrap.dedent("""
 
 
 def train(tmp_path: Path, ending: str) -> tuple[int, str, list[int]]:
-    """Exit code, what it said on stderr, and its workers."""
+    """Returns the exit code of a script, its text on stderr, and its workers."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     child = subprocess.Popen(

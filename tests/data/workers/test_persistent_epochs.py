@@ -19,7 +19,7 @@ def read(loader: Any, num_epochs: int = 3, draws: bool = True) -> list[Any]:
         for batch in loader:
             seen.append(batch.tolist())
             if draws:
-                seen.append(torch.rand(()).item())  # as dropout would
+                seen.append(torch.rand(()).item())  # as dropout does
         seen.append(torch.rand(()).item())
     return seen
 
@@ -100,7 +100,7 @@ class Identities(Dataset[Any]):
 
 @pytest.mark.parametrize("noise", [False, True])
 def test_persistent_workers_draw_like_restarted_ones(applied: Any, numbers: Any, noise: bool) -> None:
-    """Shuffle, augmentation in the workers and the main stream, in every epoch."""
+    """Compares the shuffle, the augmentation in the workers and the main random numbers in every epoch."""
 
     def build() -> Any:
         return DataLoader(numbers(noise=noise), batch_size=4, shuffle=True, num_workers=2)
@@ -116,7 +116,7 @@ def test_persistent_workers_draw_like_restarted_ones(applied: Any, numbers: Any,
 
 
 def test_torch_alone_draws_another_shuffle(numbers: Any) -> None:
-    """This is why the module exists. If torch fixes it, this test fails."""
+    """The module exists because of this difference. If torch removes it, this test fails."""
     epochs = []
     for stay in (False, True):
         torch.manual_seed(0)
@@ -153,7 +153,7 @@ def test_an_unfinished_epoch_can_be_restarted(applied: Any, numbers: Any) -> Non
         assert script(loader) == bare
         workers = loader._iterator._workers
         script(loader)
-        assert loader._iterator._workers is workers  # the same ones served every epoch
+        assert loader._iterator._workers is workers  # the same workers served every epoch
 
 
 def test_two_iterators_of_one_loader_at_once(applied: Any, numbers: Any) -> None:
@@ -346,7 +346,7 @@ def test_an_exception_of_the_dataset_is_raised_for_its_batch(applied: Any, messa
         assert [next(batches).tolist() for _ in range(4)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
         assert "the ninth" in message_of(lambda: next(batches), KeyError)
         assert next(batches).tolist() == [10, 11]
-        batches._shutdown_workers()  # its traceback is a cycle of torch's own, whose workers would end late
+        batches._shutdown_workers()  # the traceback forms a reference cycle, so workers would end late
 
 
 def test_a_loader_in_a_reference_cycle_ends_without_waiting(

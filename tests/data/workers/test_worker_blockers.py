@@ -84,7 +84,7 @@ def test_open_file_is_not_shared(tmp_path: Path) -> None:
     path.write_bytes(b"0123")
     with path.open("rb") as file:
         assert "an open BufferedReader (inner.file)" in ask(Holder(inner=Holder(file=file)))
-    assert ask(Holder(inner=Holder(file=file))) == ""  # closed
+    assert ask(Holder(inner=Holder(file=file))) == ""  # the file is closed
 
 
 def test_standard_streams_and_loggers_are_no_obstacle() -> None:

@@ -1,7 +1,7 @@
 """Maps an index of a dataset to the files that its sample reads.
 
-The mapping is searched among the lists, arrays and tables of paths that are attributes of the dataset. It is accepted
-only if it predicts the files that were opened for observed batches. The dataset itself is never called."""
+The mapping is searched among the lists, arrays and tables of paths that are attributes of the dataset. A mapping is
+accepted only if it predicts the files that were opened for observed batches. The dataset itself is never called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from slipstream.data.workers.dataset_fingerprint import walk
 
-EntryOf = Callable[[int], Any]  # the entry of a list on the dataset for an index
+EntryOf = Callable[[int], Any]  # from an index to the entry of a list on the dataset
 PathOf = Callable[[int], str]
 BatchFiles = tuple[list[int], list[str]]  # the indices of a batch, and the files that were opened for it
 _FEWEST_SAMPLES = 4
@@ -23,7 +23,8 @@ _DEPTH = 2  # attributes of the dataset, and of a dataset that it wraps
 
 
 def learn_paths(dataset: Any, batches: Sequence[BatchFiles]) -> list[PathOf]:
-    """One function per file of a sample, from index to path. Empty if the index does not determine the files."""
+    """Returns one function for each file of a sample. It takes an index and returns a path. Returns [] if the index
+    does not determine the files."""
     if sum(len(indices) for indices, _ in batches) < _FEWEST_SAMPLES or not batches[0][1]:
         return []
     found: dict[str, PathOf] = {}  # keyed by the file of the first sample, because two lists may name the same files
@@ -35,8 +36,8 @@ def learn_paths(dataset: Any, batches: Sequence[BatchFiles]) -> list[PathOf]:
 
 
 def _prove(entry_of: EntryOf, batches: Sequence[BatchFiles]) -> PathOf | None:
-    """The function from index to path that fits all batches, or None. A path is the entry itself, optionally below a
-    constant directory and with a constant suffix."""
+    """Returns the function from index to path that fits all batches, or None. A path is the entry itself. It may be
+    below a constant directory and have a constant suffix."""
     first, opened = batches[0]
     part = _entry_at(entry_of, first[0])
     for whole in opened if part else ():

@@ -30,13 +30,13 @@ from slipstream.seams.patching import Patches
 NUM_WATCHED = 2  # batches whose opened files are recorded, in each process that builds batches
 _MOST_KNOWN = 8  # datasets whose paths are remembered
 _STATE = "_slipstream_coming"  # attribute of an iterator
-_receivers: weakref.WeakValueDictionary[int, UpcomingFiles] = weakref.WeakValueDictionary()  # of notes, by key
+_receivers: weakref.WeakValueDictionary[int, UpcomingFiles] = weakref.WeakValueDictionary()  # notes' receivers by key
 _keys = itertools.count()
 
 
 class OpenedFiles:
-    """The files that the thread that called `begin` opens until `end`. Python audit hooks cannot be removed, so there
-    is one hook per process, and it does nothing while no thread is recorded. Files that are opened without Python (by
+    """Records the files that a thread opens between `begin` and `end`. Python audit hooks cannot be removed, so there
+    is one hook per process, which does nothing while no thread is recorded. Files that are opened without Python (by
     OpenCV or a C++ reader) are not seen."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class UpcomingFiles:
         self._on_paths(paths)
 
     def add_note(self, note: BatchFiles) -> None:
-        """Record which files a batch opened. After enough notes, start reading the files of later batches ahead."""
+        """Records which files a batch opened. After enough notes, the files of later batches are read ahead."""
         if not self.is_watching:
             return
         self._notes.append(note)
@@ -150,7 +150,7 @@ class ReadAhead:
         self._wanted: set[int] = set()  # ids of datasets
 
     def want(self, dataset: Any) -> None:
-        """Read the files of this dataset ahead in every loader that uses it."""
+        """Registers a dataset. Its files are read ahead in every loader that uses it."""
         self._wanted.add(id(dataset))
 
     def install(self, patches: Patches) -> None:
@@ -168,7 +168,7 @@ class ReadAhead:
         if loader._dataset_kind != _DatasetKind.Map or id(loader.dataset) not in self._wanted:
             return
         if isinstance(iterator, ThreadedIter):
-            self._decline("threads build the batches here, and read_ahead cannot see the indices that they take")
+            self._decline("threads build the batches here, and read_ahead cannot see their indices")
             return
         if not draws_at_once(loader._index_sampler) and not _num_in_flight(loader):
             self._decline(f"{type(loader._index_sampler).__name__} gives its order only one batch at a time")
@@ -229,8 +229,8 @@ def _drop(token: None) -> None:
 
 
 class NotingLoop(WorkerLoop):
-    """Torch's own worker loop, where the first batches carry a note with the files that were opened for them. It works
-    in forked workers only."""
+    """Torch's own worker loop. With the first batches it sends a note with the files that were opened for them. It
+    works in forked workers only."""
 
     key = -1  # of the UpcomingFiles that receives the notes; -1: none
 
@@ -289,7 +289,8 @@ class _Noted:
 
 
 def take_note(message: Any, key: int, note: BatchFiles) -> Any:
-    """Unpickled in the main process: deliver the note and return torch's own message."""
+    """Delivers the note and returns torch's own message. The main process calls this function when it unpickles the
+    message."""
     upcoming = _receivers.get(key)
     if upcoming is not None:
         upcoming.add_note(note)

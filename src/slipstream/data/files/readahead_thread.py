@@ -1,5 +1,5 @@
-"""A thread that asks the system to read files into the page cache before they are needed, up to a limit of bytes. A
-missing file is ignored here. The code that reads the file reports it."""
+"""A thread that asks the system to read files into the page cache before they are needed, up to a limit of bytes. The
+thread ignores a missing file. The code that reads the file reports the error."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 
 from slipstream.data.files.index_to_path import BatchFiles, PathOf, learn_paths
 
-MOST_BYTES = 256 * 2**20  # requested ahead at a time, if enough memory is available
+MOST_BYTES = 256 * 2**20  # maximum that is requested ahead at a time, if enough memory is available
 MEMORY_SHARE = 0.1  # of the available memory
 _MOST_OF_A_FILE = 32 * 2**20
 _CHUNK = 2**20
-_POLL_S = 1.0  # how often the thread checks whether its iterator still exists
+_POLL_S = 1.0  # time between two checks whether the iterator still exists
 
 
 def advise(path: str) -> int:
-    """Ask the system to read a file into the page cache. Returns how many bytes were requested."""
+    """Asks the system to read a file into the page cache. Returns how many bytes were requested."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     with contextlib.suppress(OSError, ValueError):
         handle = os.open(path, flags)
@@ -41,7 +41,7 @@ def advise(path: str) -> int:
 
 
 def read(handle: int, num_bytes: int) -> None:
-    """Read the bytes and drop them. For systems without `posix_fadvise`."""
+    """Reads the bytes and drops them, for systems without `posix_fadvise`."""
     while num_bytes > 0:
         chunk = os.read(handle, min(num_bytes, _CHUNK))
         if not chunk:
@@ -56,8 +56,8 @@ def most_bytes() -> int:
 
 
 class ReadaheadThread:
-    """The read-ahead of one iterator. The caller announces each batch and later says that it begins. The thread
-    requests the files of a batch between these two calls."""
+    """The read-ahead of one iterator. The caller announces each batch, and later tells that the batch begins. Between
+    these two calls the thread requests the files of the batch."""
 
     def __init__(self, num_in_flight: int, budget: int) -> None:
         self.paths: list[PathOf] = []
@@ -80,7 +80,7 @@ class ReadaheadThread:
             self._changed.notify()
 
     def begin(self) -> None:
-        """Say that the earliest announced batch that has not begun is being built now."""
+        """Tells that the earliest announced batch that has not begun is being built now."""
         with self._changed:
             self._num_begun += 1
             for batch in [batch for batch in self._asked if batch < self._num_begun - self._num_in_flight]:
@@ -88,22 +88,22 @@ class ReadaheadThread:
             self._changed.notify()
 
     def rewind(self) -> None:
-        """Forget announced batches that have not begun. A new epoch starts, so they never begin."""
+        """Forgets announced batches that have not begun. A new epoch starts, so these batches never begin."""
         with self._changed:
             self._waiting.clear()
             self._asked.clear()
             self._num_begun = self._num_announced
 
     def end(self) -> None:
-        """End the thread. This takes no lock: a forked worker may collect an inherited object whose lock was held, at
-        the time of the fork, by a thread that the worker does not have."""
+        """Ends the thread without taking the lock. A forked worker may destroy an inherited object of this class. If
+        another thread held its lock at the time of the fork, nothing in the worker releases the lock."""
         self._is_over = True
 
     def start(self, dataset: Any, notes: Sequence[BatchFiles], on_paths: Callable[[list[PathOf]], None]) -> None:
-        """Start the thread. It learns where the files are and, if that succeeds, requests them."""
+        """Starts the thread. It learns where the files are and, if that succeeds, requests them."""
 
         def work() -> None:
-            with contextlib.suppress(Exception):  # after any fault, such as a list that became shorter, read-ahead ends
+            with contextlib.suppress(Exception):  # after any error, such as a list that became shorter, read-ahead ends
                 self.paths = self.paths or learn_paths(dataset, notes)
                 on_paths(self.paths)
                 while self.paths and self._advise_next():

@@ -1,6 +1,6 @@
 """Caches the results of decoders that are functions from a file or bytes to an array: OpenCV's and torchvision's. The
-script gets a new array each time. Only complete JPEG and PNG images and calls with simple arguments are cached. All
-other calls are passed on to the decoder."""
+script gets a new array each time. Only complete JPEG and PNG images and calls with simple arguments are cached. The
+decoder handles all other calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PLAIN = (int, str, bool, type(None), Enum)
 
 
 class ImageSource(msgspec.Struct, frozen=True):
-    """The image of one call: a file by its path, or its bytes in memory."""
+    """The image of one call: the path of a file, or bytes in memory."""
 
     path: str = ""
     data: Any = None
@@ -43,7 +43,7 @@ class ImageSource(msgspec.Struct, frozen=True):
 
     def is_whole(self) -> bool:
         """Whether the file is complete, judged by its first and last bytes. These decoders fill in missing data and do
-        not report it."""
+        not report that."""
         if self.path:
             with open(self.path, "rb") as file:
                 head = file.read(4)
@@ -59,7 +59,7 @@ class ImageKind(msgspec.Struct, frozen=True):
     """How the arrays of a library are stored and rebuilt."""
 
     source: Callable[[Any], ImageSource | None]
-    describe: Callable[[Any], tuple[str, tuple[int, ...]] | None]  # None: cannot be rebuilt
+    describe: Callable[[Any], tuple[str, tuple[int, ...]] | None]  # None if the array cannot be rebuilt
     read: Callable[[Any], bytes]
     make: Callable[[Pixels], Any]
 
@@ -74,7 +74,8 @@ class ArrayDecoding:
             patches.replace(cv2, name, self._once(getattr(cv2, name), ("OpenCV", cv2.__version__, name), OPENCV))
 
     def install_torchvision(self, patches: Patches, io: ModuleType) -> None:
-        """`io` is torchvision.io, which re-exports what torchvision.io.image defines."""
+        """Patches `io`, which is torchvision.io, and torchvision.io.image, from which torchvision.io imports the
+        functions."""
         owners = [io, *([vars(io)["image"]] if isinstance(vars(io).get("image"), ModuleType) else [])]
         version = getattr(sys.modules.get("torchvision"), "__version__", "")
         for name in ("read_image", "decode_image", "decode_jpeg", "decode_png"):
@@ -127,12 +128,12 @@ class ArrayDecoding:
 def _read_call(
     library: tuple[str, ...], kind: ImageKind, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[ImageSource | None, bytes, Identity | None]:
-    """The image of a call, its key and its identity. They are empty if the call cannot be cached."""
+    """Returns the image of a call, its key and its identity. They are empty if the call cannot be cached."""
     options = [*args[1:], *kwargs.values()]
     source = kind.source(args[0]) if args and all(isinstance(option, _PLAIN) for option in options) else None
     try:
         identity = source.identity() if source is not None else None
-    except OSError:  # no such file: the decoder reports it in its own way
+    except OSError:  # there is no such file; the decoder reports that in its own way
         identity = None
     if identity is None:
         return None, b"", None

@@ -1,6 +1,6 @@
 """Compiles our C code once with the system's compiler into the cache folder and loads it from there. A file that
-another user could have written is not loaded. Neither is a file that has changed since it was compiled, because a
-damaged library may crash the process."""
+another user could have written is not loaded. A file that has changed since it was compiled is not loaded either,
+because a damaged library may crash the process."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _COMPILED = "compiled"
 _LONGEST_S = 120.0
 _DIGITS = 16  # of a digest in a file name
 _FLAGS = ("-O3", "-shared", "-fPIC")
-# The C code must round as Pillow does, and a fused multiply-add rounds once where two instructions round twice. Builds
-# of Pillow for x86-64 do not use it, so it is switched off here. On other machines both depend on the compiler's
-# default.
+# The C code must round as Pillow does. A fused multiply-add rounds once, and two instructions round twice. Builds of
+# Pillow for x86-64 do not use fused multiply-adds, so they are switched off here. On other machines the default of the
+# compiler decides, for Pillow and for us.
 _UNFUSED = ("-ffp-contract=off",) if platform.machine().lower() in ("x86_64", "amd64") else ()
 
 
@@ -32,7 +32,7 @@ class CompileError(Exception):
 
 
 def find_compiler() -> list[str]:
-    """The command that compiles C; empty if there is none."""
+    """Returns the command that compiles C, or [] if there is none."""
     for command in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
         try:
             words = shlex.split(command)
@@ -45,14 +45,14 @@ def find_compiler() -> list[str]:
 
 
 def load_library(source: Path) -> ctypes.CDLL:
-    """Load the library, and compile it first if necessary. Raises `CompileError`."""
+    """Returns the loaded library. It is compiled first if necessary. Raises `CompileError`."""
     compiler = find_compiler()
     if not compiler:
         raise CompileError("there is no C compiler (cc, gcc or clang) on this machine")
     stem = f"{source.stem}-{_key(source, compiler)}"
     try:
         return _load_kept(cache_folder() / _COMPILED, stem, source, compiler)
-    except OSError:  # a folder that is not writable or that is mounted without permission to execute
+    except OSError:  # the folder is not writable, or is mounted without permission to execute
         return _load_once(source, compiler)
 
 
@@ -72,7 +72,7 @@ def _load_kept(folder: Path, stem: str, source: Path, compiler: list[str]) -> ct
 
 
 def _load_once(source: Path, compiler: list[str]) -> ctypes.CDLL:
-    """Compile into a temporary folder and load the library. Once it is loaded, its file is not needed."""
+    """Compiles into a temporary folder and returns the loaded library. Its file is not needed any more."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             return ctypes.CDLL(str(_compile(source, compiler, Path(folder) / f"{source.stem}.so")))
@@ -94,9 +94,8 @@ def _compile(source: Path, compiler: list[str], made: Path) -> Path:
 
 
 def _key(source: Path, compiler: list[str]) -> str:
-    texts = [
-        path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))
-    ]  # with headers that it may include
+    # The source may include any of the headers.
+    texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]
     facts = os.stat(compiler[0])
     about = repr((compiler, facts.st_size, facts.st_mtime_ns, _FLAGS, _UNFUSED, platform.machine()))
     return hashlib.sha256(b"".join(texts) + about.encode()).hexdigest()[:_DIGITS]

@@ -1,7 +1,7 @@
-"""Decides how many decoded images may be cached: as many as fit in a safe part of the free memory, which holds them
-while they are used, and of the free disk. The decision is made for the whole data set at the start.
+"""Decides how many decoded images may be cached. They must fit in a safe part of the free disk and of the free memory,
+which holds them while they are used. The decision is made for the whole data set at the start.
 
-If not all images fit, the key of an image decides whether it is cached, so that all processes and later runs choose the
+If not all images fit, the key of an image decides whether it is cached. All processes and later runs then choose the
 same images. Images are never evicted: in shuffled epochs, eviction would remove most images before their next use."""
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import NamedTuple
 from slipstream.data.images.cache_folder import free_disk_bytes
 
 MEMORY_SHARE = 0.5  # of the free memory when the script starts
-DISK_SHARE = 0.5
-RESERVE = 0.1  # of the disk's free bytes at the start; never used, even if other programs fill the disk meanwhile
-LEAST_SHARE = 0.2  # of a data set; caching a smaller share is not worth the writing
+DISK_SHARE = 0.5  # of the free disk at the same time
+RESERVE = 0.1  # of the disk's free bytes at the start; this part is never used, even if other programs fill the disk
+LEAST_SHARE = 0.2  # minimum share of a data set; caching less is not worth the writing
 _NUM_JUDGED = 64  # images from which the mean size is computed
 _SLOTS = 512
-_CHECK_BYTES = 64 << 20  # at most written by one process between two checks of the space that is left
-_MOST_PROCESSES = 64  # that may write at once; each may use this part of the remaining space before it checks again
+_CHECK_BYTES = 64 << 20  # maximum that one process writes between two checks of the remaining space
+_MOST_PROCESSES = 64  # assumed to write at once; each uses at most its part of the remaining space between two checks
 
 
 class CacheMeter:
-    """Counters that are shared with all processes forked from this one. Each process adds to its own slot, so that no
-    count is lost."""
+    """Counters that are shared with all processes forked from this one. Each process adds to its own slot, so no count
+    is lost."""
 
     def __init__(self) -> None:
         self._pages = memoryview(mmap.mmap(-1, 3 * 8 * _SLOTS)).cast("Q")
@@ -55,7 +55,7 @@ class ExpectedBytes(NamedTuple):
 
     num_samples: int
     source: int  # the id of the data set that its samples come from
-    num_there: int  # the number of samples of that data set
+    num_there: int  # the number of samples of the data set `source`
 
 
 class CacheBudget:
@@ -66,25 +66,26 @@ class CacheBudget:
         self._folder = folder
         self._reserve_bytes = RESERVE * disk_bytes
         self._tell = tell
-        self._expected: dict[int, ExpectedBytes] = {}  # by dataset
+        self._expected: dict[int, ExpectedBytes] = {}  # by the id of the data set
         self._num_seen = self._seen_bytes = 0
         self._is_closed = False
         self._sure_bytes = 0
 
     def expect(self, dataset: int, num_samples: int, source: int = 0, num_there: int = 0) -> bool:
-        """Expect `num_samples` images from the data set with the id `dataset`. If it is a part of another data set,
-        `source` is the id of that one and `num_there` its number of samples. Returns whether the data set is new."""
+        """Registers `num_samples` images of the data set with the id `dataset`. If the data set is a part of another
+        one, `source` is the id of the other one and `num_there` its number of samples. Returns whether the data set is
+        new."""
         is_new = dataset not in self._expected
         self._expected[dataset] = ExpectedBytes(num_samples, source or dataset, num_there or num_samples)
         return is_new
 
     def forget(self, dataset: int) -> None:
-        """Expect no more images from a data set that no longer exists."""
+        """Removes a data set that no longer exists."""
         self._expected.pop(dataset, None)
 
     def num_expected(self) -> int:
-        """The number of different images. Parts of one source may overlap, as folds do, so that they have at most as
-        many images together as the source."""
+        """Returns the number of different images. Parts of one source may overlap, as folds do. Together they have at
+        most as many images as the source."""
         sums: dict[int, tuple[int, int]] = {}
         for one in list(self._expected.values()):  # a copy, because `forget` may be called meanwhile
             so_far, _ = sums.get(one.source, (0, 0))
@@ -92,7 +93,8 @@ class CacheBudget:
         return sum(min(wanted, num_there) for wanted, num_there in sums.values())
 
     def share(self) -> float:
-        """The share of the expected images that fits, according to the sizes seen so far; 1.0 if all fit."""
+        """Returns the share of the expected images that fits, according to the sizes seen so far. Returns 1.0 if all
+        fit."""
         expected = self.num_expected() * self._mean_bytes()
         return self.room_bytes / expected if expected > self.room_bytes else 1.0
 
@@ -117,8 +119,8 @@ class CacheBudget:
         return True
 
     def _has_space(self, num_bytes: int) -> bool:
-        """Check the counters of all processes and the disk. Also determine how many bytes this process may write before
-        it must check again."""
+        """Checks the counters of all processes and the disk. Returns whether there is space for the image. Sets how
+        many bytes this process may write before it checks again."""
         room = self.room_bytes - self.meter.kept_bytes
         disk = free_disk_bytes(self._folder) - self._reserve_bytes
         if num_bytes > room:
@@ -131,7 +133,7 @@ class CacheBudget:
         return not self._is_closed
 
     def close(self, why: str) -> None:
-        """Cache no more images in this process. Cached images stay in use."""
+        """Caches no more images in this process. Cached images stay in use."""
         if not self._is_closed:
             self._is_closed = True
             self._tell(why)

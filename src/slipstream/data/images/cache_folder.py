@@ -1,5 +1,5 @@
 """The folder of decoded images that are cached between epochs and runs: where it is, what it contains and how it is
-cleared. This module does not import torch, does not read pixels, and deletes only files of this cache."""
+cleared. This module does not import torch and does not read pixels. It deletes only files of this cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slipstream.store.cache_folder import cache_folder
 SUFFIX: Final = ".pixels"
 UNFINISHED: Final = ".partial"
 _IMAGES: Final = "images"
-_MOST_READ = 1000  # entries that are opened to read their source
+_MOST_READ = 1000  # maximum number of entries that are opened to read their source
 _ABANDONED_S = 60.0  # age after which an unfinished file counts as abandoned; its writer may be in another container
 _SWEEP_S = 0.1  # time limit of a sweep, for which the script waits; a later run continues the sweep
 
@@ -40,15 +40,16 @@ class ImageFacts(msgspec.Struct, frozen=True, array_like=True):
     key: bytes
     kind: str  # a Pillow mode, or the type of an array's elements
     shape: tuple[int, ...]
-    position: int  # of the script's file object after decoding; -1: the file object did not belong to the script
-    source: str  # the folder of the image; "" if it came from memory
+    position: int  # position of the script's file object after decoding; -1: the file object was not the script's
+    source: str  # the folder of the image; "" if the image came from memory
 
 
 _decode = msgspec.msgpack.Decoder(ImageFacts).decode
 
 
 def read_facts(head: bytes) -> ImageFacts | None:
-    """The facts of an entry; None if the head is damaged or not one of this cache. The pixels are not checked."""
+    """Returns the facts of an entry, or None if the head is damaged or not one of this cache. The pixels are not
+    checked."""
     if len(head) < HEAD_BYTES or not head.startswith(MAGIC):
         return None
     _, checksum, _, _, length = FRAME.unpack_from(head)
@@ -74,15 +75,15 @@ class CacheContents(msgspec.Struct, frozen=True):
     num_images: int = 0
     num_bytes: int = 0
     num_unfinished: int = 0  # being written now, or left by processes that ended while they wrote
-    oldest_s: float = 0.0  # age
-    newest_s: float = 0.0
+    oldest_s: float = 0.0  # age of the oldest entry
+    newest_s: float = 0.0  # age of the newest entry
     free_bytes: int = 0
     sources: list[tuple[str, float]] = []  # folders of the images and their shares, largest first
 
 
 def survey(folder: Path | None = None) -> CacheContents:
-    """Describe the contents of the folder. The sources are taken from the first entries only, because each entry must
-    be opened for that."""
+    """Describes the contents of the folder. The sources come from the first entries only, because each of these entries
+    must be opened."""
     folder = folder or cache_folder()
     now_s = time.time()
     ages: list[float] = []
@@ -92,7 +93,7 @@ def survey(folder: Path | None = None) -> CacheContents:
         try:
             facts = entry.stat(follow_symlinks=False)
         except OSError:
-            continue  # another process has deleted it meanwhile
+            continue  # another process has deleted the entry
         num_bytes += facts.st_size
         if entry.name.endswith(UNFINISHED):
             num_unfinished += 1
@@ -114,8 +115,8 @@ def survey(folder: Path | None = None) -> CacheContents:
 
 
 def clear(folder: Path | None = None) -> int:
-    """Delete every entry and return how many were deleted. A training that is using them keeps the entries that it has
-    mapped and decodes the other images again."""
+    """Deletes every entry and returns how many were deleted. A training that is using the cache keeps the entries that
+    it has mapped and decodes the other images again."""
     images = (folder or cache_folder()) / _IMAGES
     num_deleted = 0
     for entry in list(_entries(images)):
@@ -127,7 +128,7 @@ def clear(folder: Path | None = None) -> int:
 
 
 def sweep(images: Path) -> int:
-    """Delete unfinished files of processes that ended while they wrote, and return how many were deleted."""
+    """Deletes unfinished files of processes that ended while they wrote, and returns how many were deleted."""
     num_deleted = 0
     end_s = time.monotonic() + _SWEEP_S
     for entry in _entries(images):
@@ -136,7 +137,7 @@ def sweep(images: Path) -> int:
         writer = entry.name.removesuffix(UNFINISHED).rpartition(".")[2].partition("-")[0]
         if not entry.name.endswith(UNFINISHED) or not writer.isdecimal() or psutil.pid_exists(int(writer)):
             continue
-        with contextlib.suppress(OSError):  # another process has deleted it meanwhile
+        with contextlib.suppress(OSError):  # another process has deleted the entry
             if time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_S:
                 os.unlink(entry.path)
                 num_deleted += 1
@@ -144,7 +145,7 @@ def sweep(images: Path) -> int:
 
 
 def free_disk_bytes(folder: Path) -> int:
-    """The free space of the file system that the folder is on, or would be on; 0 if unknown."""
+    """Returns the free space of the file system that the folder is on or would be on. Returns 0 if it is unknown."""
     for place in (folder, *folder.parents):
         try:
             return shutil.disk_usage(place).free
@@ -154,7 +155,8 @@ def free_disk_bytes(folder: Path) -> int:
 
 
 def _entries(images: Path) -> Iterator[os.DirEntry[str]]:
-    """The entries of this cache, recognised by their names. A folder that the user chose may hold other files."""
+    """Yields the entries of this cache. They are recognised by their names, because a folder that the user chose may
+    hold other files."""
     if images.is_dir():
         with os.scandir(images) as found:
             for entry in found:

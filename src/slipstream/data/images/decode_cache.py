@@ -1,5 +1,5 @@
 """The cache of decoded images that all decoders share. An image is looked up in the cache, and is added when it was
-decoded completely. After an error in our code or of the disk, the cache is disabled, the error is reported once, and
+decoded completely. After an error in our code or of the disk, the cache is disabled. The error is reported once, and
 the script decodes as before."""
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from slipstream.data.images.pixel_store import MOST_BYTES, Pixels, PixelStore
 
 Identity = tuple[Any, ...]
 SETTLED_NS = 2_000_000_000  # a file that changed more recently may change again without a new time stamp
-SLOW_S = 0.1  # if writing one image takes longer, the disk is too slow, and writing pauses
-PATIENCE = 20.0  # the pause as a multiple of that time, so that a slow disk costs at most a twentieth of the training
+SLOW_S = 0.1  # writing pauses if one image takes longer than this, because the disk is too slow
+PATIENCE = 20.0  # length of the pause in multiples of the write; a slow disk then costs at most a twentieth of the time
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -47,7 +47,7 @@ class DecodeCache:
         return found
 
     def reserve(self, key: bytes, num_bytes: int) -> bool:
-        """Reserve room for an image. Returns whether `keep` may store it. To be called exactly once per image."""
+        """Reserves room for an image. Returns whether `keep` may store the image. Call it exactly once per image."""
         is_time = num_bytes <= MOST_BYTES and time.monotonic() >= self._resume_s
         return is_time and self.allowance.may_keep(key, num_bytes)
 
@@ -62,7 +62,7 @@ class DecodeCache:
         self._on_use()
         took_s = time.monotonic() - start_s
         if took_s > SLOW_S:
-            # Only one second counts: a longer time most likely includes a pause of this trial in a race.
+            # At most one second counts, because a longer time most likely includes a pause of this trial in a race.
             self._resume_s = start_s + PATIENCE * min(took_s, 1.0)
 
     def disable(self, fault: BaseException) -> None:
@@ -80,8 +80,8 @@ def _cannot_write(fault: OSError, folder: str) -> str:
 
 
 def identity_of(file: Any) -> Identity | None:
-    """The identity of an open file or of bytes in memory. None for any other object, whose contents may change without
-    notice."""
+    """Returns the identity of an open file or of bytes in memory. Returns None for any other object, because its
+    contents may change without notice."""
     if file is None or getattr(file, "closed", False):
         return None
     if type(file) is io.BufferedReader and type(file.raw) is io.FileIO:
@@ -95,9 +95,10 @@ def identity_of(file: Any) -> Identity | None:
 
 
 def identity_of_file(facts: os.stat_result) -> Identity | None:
-    """The identity of a regular file. It includes the change time, which cannot be set back as the modification time
-    can. It does not include the device number, which is different in a trial's overlay. Files of two devices that agree
-    in everything else, down to the nanoseconds of the change time, are not expected."""
+    """Returns the identity of a regular file, or None for any other file. The identity includes the change time, which
+    cannot be set back as the modification time can. It does not include the device number, which is different in a
+    trial's overlay. Files of two devices that agree in everything else, down to the nanoseconds of the change time, are
+    not expected."""
     if not stat.S_ISREG(facts.st_mode):
         return None
     return "file", facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
@@ -112,7 +113,7 @@ def is_settled(identity: Identity) -> bool:
 
 
 def folder_of(name: Any) -> str:
-    """The folder of an image, for display."""
+    """Returns the folder of an image, for display."""
     if not isinstance(name, (str, bytes, os.PathLike)) or not name:
         return ""
     return os.path.dirname(os.path.abspath(os.fsdecode(name)))

@@ -1,6 +1,6 @@
-"""JPEG files that Pillow has opened and not yet decoded: which of them can be decoded later from their bytes, and how.
-Files with several frames, CMYK images, truncated images, and file objects other than plain files and bytes are left to
-Pillow."""
+"""JPEG files that Pillow has opened and not decoded yet: which of them can be decoded later from their bytes, and how.
+Pillow alone handles files with several frames, CMYK images, truncated images, and file objects other than plain files
+and bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 _MODES = ("RGB", "L")
 _PLAIN_FILES = (io.BytesIO, io.BufferedReader)
-_END = b"\xff\xd9"  # occurs in the data of an image only at its end
+_END = b"\xff\xd9"  # in the data of an image, it occurs only at the end
 _START_OF_SCAN = 0xDA
 _FRAMES = (0xC0, 0xC1, 0xC2)  # markers of segments with the size of the image, in four bytes
 _METADATA = (*range(0xE0, 0xF0), 0xFE)  # markers of application segments and comments
@@ -22,7 +22,7 @@ _CORE: Any = vars(Image)["core"]  # the C module of Pillow
 
 
 def is_undecoded(image: Any) -> bool:
-    """Whether the image is opened, not decoded, and not set by `draft` to be decoded at another size."""
+    """Whether the image is opened and not decoded, and `draft` has not set another size."""
     if type(image) is not JpegImageFile or len(image.tile) != 1 or image._im is not None or image.decoderconfig:
         return False
     codec, extents, offset, arguments = image.tile[0]
@@ -31,8 +31,8 @@ def is_undecoded(image: Any) -> bool:
 
 
 def kind_of(image: Any) -> int | None:
-    """A number for the code path that the image takes in libjpeg. It is determined by the subsampling of the chroma
-    components and by the colour transform. None if rows cannot be decoded without the whole image, or if it would be
+    """Returns a number for the code path that the image takes in libjpeg. The subsampling of the chroma components and
+    the colour transform determine it. Returns None if rows cannot be decoded without the whole image, or if it would be
     unknown whether the decoder reached them."""
     light, *colours = (layer[1:3] for layer in image.layer)
     transform = image.info.get("adobe_transform", 3)
@@ -44,13 +44,12 @@ def kind_of(image: Any) -> int | None:
 
 
 class JpegSource:
-    """An undecoded image, independent of Pillow's image object: the bytes of the file and the header that Pillow
-    read."""
+    """An undecoded image that does not depend on Pillow's image object. It has the bytes of the file and the header
+    that Pillow read."""
 
     def __init__(self, image: Any, data: bytes) -> None:
-        self.header = {
-            name: value for name, value in vars(image).items() if name != "fp"
-        }  # otherwise the file stays open
+        # Without `fp`, because the file would stay open.
+        self.header = {name: value for name, value in vars(image).items() if name != "fp"}
         self.size: tuple[int, int] = image.size
         self.mode: str = image.mode
         self.kind = kind_of(image)
@@ -59,10 +58,10 @@ class JpegSource:
 
     @property
     def begins(self) -> bool:
-        """Whether the decoder accepts the header and decodes the first row. If it does not, the image is left to
-        Pillow, which then raises its error at once."""
+        """Whether the decoder accepts the header and decodes the first row. If it does not, Pillow decodes the image
+        and raises its error at once."""
         if self.kind is None:
-            return True  # cannot be checked in this way
+            return True  # such an image cannot be checked in this way
         tables = bytes([self.kind]) + _tables(self._data)
         if tables not in _accepted:
             core, _ = self._feed(1)
@@ -73,29 +72,29 @@ class JpegSource:
         return True
 
     def open(self) -> Any:
-        """A new image object, as `Image.open` returned it."""
+        """Returns a new image object in the state in which `Image.open` returned the first one."""
         image = JpegImageFile.__new__(JpegImageFile)
         vars(image).update(self.header, fp=io.BytesIO(self._data), tile=list(self.header["tile"]), _exclusive_fp=True)
         return image
 
     def decode(self) -> Any:
-        """All pixels. Raises the same exceptions as Pillow."""
+        """Returns all pixels. Raises the same exceptions as Pillow."""
         core, is_complete = self._feed(self.size[1])
         return core if is_complete else self.decode_by_load()
 
     def decode_by_load(self) -> Any:
-        """All pixels, decoded by Pillow's own `load`, which reads the file in pieces."""
+        """Returns all pixels, decoded by Pillow's own `load`, which reads the file in pieces."""
         image = self.open()
         image.load()
         return image.im
 
     def decode_top(self, num_rows: int) -> Any:
-        """The first rows; None if the decoder did not reach the last of them."""
+        """Returns the first rows, or None if the decoder did not reach the last one of them."""
         core, _ = self._feed(num_rows)
         return core if _is_written(core, num_rows - 1) else None
 
     def _feed(self, num_rows: int) -> tuple[Any, bool]:
-        """Decode with Pillow's own decoder, which stops after these rows. Returns the pixels and whether the decoder
+        """Decodes with Pillow's own decoder, which stops after these rows. Returns the pixels and whether the decoder
         reached the end of the image."""
         extents = (0, 0, self.size[0], num_rows)
         core = _CORE.new(self.mode, extents[2:])
@@ -116,8 +115,8 @@ def _is_written(core: Any, row: int) -> bool:
 
 
 def _tables(data: bytes) -> bytes:
-    """The parts of a header that the decoder may reject: all but the metadata and the size, which Pillow has already
-    checked."""
+    """Returns the parts of a header that the decoder may reject. Metadata is left out, and so is the size, which Pillow
+    has already checked."""
     parts, at = [], 2
     while data[at : at + 1] == b"\xff":
         marker = data[at + 1]
@@ -131,9 +130,9 @@ def _tables(data: bytes) -> bytes:
 
 
 def take_source(image: Any) -> JpegSource | None:
-    """Take the source out of an undecoded image. The image is then in the state after Pillow's `load`, but without
-    pixels. Returns None if the image is truncated or cannot be decoded. Also returns None if the script's own file has
-    data after the image, because Pillow would stop reading there."""
+    """Takes the source out of an undecoded image and returns it. The image is then in the state after Pillow's `load`,
+    but without pixels. Returns None if the image is truncated or cannot be decoded. Also returns None if the script's
+    own file has data after the image, because Pillow would stop reading there."""
     start = image.fp.tell()  # after the header, unless the script moved the position
     image.fp.seek(0)
     data: bytes = image.fp.read()

@@ -1,7 +1,7 @@
-"""Decodes the pixels of an image only when they are needed. `Image.open(...).convert("RGB")` returns an image with
-size, mode and info that has no pixels yet. Code that asks for the pixels gets Pillow's, decoded completely. Subclasses
-decode less for the operations that they recognise. If other code decodes for Pillow, such as a cache, decoding is left
-to it."""
+"""Decodes the pixels of an image only when they are needed. `Image.open(...).convert("RGB")` returns an image that has
+a size, a mode and info, but no pixels yet. Code that asks for the pixels gets Pillow's, decoded completely. Subclasses
+decode less for the operations that they recognise. If other code decodes for Pillow, such as a cache, that code still
+decodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Method = Callable[..., Any]
 
 
 def why_not_here() -> str:
-    """The reason why decoding cannot be postponed with this Pillow version; "" if it can."""
+    """Returns the reason why decoding cannot be postponed with this Pillow version, or "" if it can."""
     if not isinstance(vars(Image.Image).get("im"), property):
         return f"Pillow {PIL.__version__} stores pixels in another way than Pillow 11 and later"
     return ""
@@ -29,7 +29,7 @@ def why_not_here() -> str:
 
 class DecodedImage:
     """Decoded pixels that no image object holds any more. They are copied for an image that needs all of them, but not
-    for a part."""
+    for a part of the image."""
 
     def __init__(self, image: Any) -> None:
         self.size: tuple[int, int] = image.size
@@ -49,7 +49,7 @@ class PendingImage:
     def __init__(self, source: JpegSource | DecodedImage, box: Box | None = None) -> None:
         self.source = source
         self.box = box or (0, 0, *source.size)
-        self.was_asked = False  # whether a part of it was requested
+        self.was_asked = False  # whether a part of the image was requested
 
     @property
     def is_whole(self) -> bool:
@@ -57,10 +57,10 @@ class PendingImage:
 
 
 class LazyDecode:
-    takes_decoded = False  # whether to postpone copies of images that are decoded at once, for example by a cache
+    takes_decoded = False  # whether to postpone copies of images that are already decoded, for example by a cache
 
     def __init__(self) -> None:
-        self._load: Method | None = None  # our replacement of `load`, if no other code has replaced it
+        self._load: Method | None = None  # our replacement of `load`; None if other code has replaced `load` too
 
     def install(self, patches: Patches) -> None:
         image, file, pixels = Image.Image, ImageFile.ImageFile, vars(Image.Image)["im"]
@@ -75,7 +75,8 @@ class LazyDecode:
     # --- operations on images ----------------------------------------------------------------------------------------
 
     def pending_of(self, image: Any) -> PendingImage | None:
-        """The pending part of an image that has no pixels yet. An image that was only opened becomes pending."""
+        """Returns the pending part of an image that has no pixels yet, or None. An image that was only opened becomes
+        pending."""
         pending: PendingImage | None = vars(image).get(_PENDING)
         if pending is not None:
             return pending if image._im is None else None
@@ -89,8 +90,8 @@ class LazyDecode:
         return vars(ImageFile.ImageFile)["load"] is not self._load
 
     def _take_decoded(self, image: Any) -> None:
-        """For an image that is decoded at once, postpone the copy that the script requests. An exception of the decoder
-        goes to the script. It must not be suppressed, because a second `load` would not raise it again."""
+        """Decodes an image that cannot be postponed, and postpones the copy that the script requests. An exception of
+        the decoder goes to the script, because a second `load` would not raise it again."""
         if self.takes_decoded and is_undecoded(image) and (self._is_load_replaced() or kind_of(image) is None):
             image.load()
             _postpone(image, DecodedImage(image))
@@ -107,7 +108,7 @@ class LazyDecode:
         return settle
 
     def pixels(self, pending: PendingImage) -> Any:
-        """The pixels of a pending image."""
+        """Returns the pixels of a pending image."""
         return pending.source.decode()
 
     def _converting(self, original: Method) -> Method:
@@ -143,11 +144,11 @@ class LazyDecode:
     def _try_pending(self, image: Any) -> PendingImage | None:
         try:
             return self.pending_of(image)
-        except Exception:  # for example a file that cannot be read: Pillow raises its own error
+        except Exception:  # for example, the file cannot be read; Pillow then raises its own error
             return None
 
     def crop(self, image: Any, pending: PendingImage, box: Box) -> Any:
-        """The part of an image inside a box; None if Pillow must crop the decoded pixels."""
+        """Returns the part of an image inside a box, or None if Pillow must crop the decoded pixels."""
         raise NotImplementedError
 
 
@@ -158,7 +159,7 @@ def _postpone(image: Any, source: JpegSource | DecodedImage) -> PendingImage:
 
 
 def empty_image(image: Any, pending: PendingImage) -> Any:
-    """The image that Pillow's own copy would be, but without pixels."""
+    """Returns the image that Pillow's own copy would be, but without pixels."""
     left, upper, right, lower = pending.box
     new: Any = Image.Image()
     new._mode, new._size = image.mode, (right - left, lower - upper)
@@ -168,8 +169,8 @@ def empty_image(image: Any, pending: PendingImage) -> Any:
 
 
 def waiting_part(image: Any) -> tuple[Any, Box] | None:
-    """The decoded pixels and the box of an image that has not been cut out of them yet. The pixels are never written
-    to. None if the image has its own pixels or is not decoded yet."""
+    """Returns the decoded pixels and the box of an image that has not been cut out of them yet. The pixels are never
+    written to. Returns None if the image has its own pixels or is not decoded yet."""
     pending: PendingImage | None = vars(image).get(_PENDING)
     if pending is None or image._im is not None or not isinstance(pending.source, DecodedImage):
         return None
@@ -177,8 +178,8 @@ def waiting_part(image: Any) -> tuple[Any, Box] | None:
 
 
 def _box_inside(box: Any, size: tuple[int, int]) -> Box | None:
-    """The box, rounded as Pillow does. None if it is empty, reaches beyond the image or is invalid; Pillow then handles
-    the call and its errors."""
+    """Returns the box, rounded as Pillow rounds it. Returns None if the box is empty, reaches beyond the image or is
+    invalid. Pillow then handles the call and its errors."""
     try:
         left, upper, right, lower = (round(edge) for edge in box)
     except Exception:

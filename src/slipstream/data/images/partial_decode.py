@@ -1,10 +1,10 @@
 """Decodes an image only down to the lower edge of a crop.
 
-The first crops of every kind of JPEG, and later one in many, are also cut out of the whole image and compared. If the
-script takes several parts of an image, the image is decoded completely and only once.
+The first crops of every kind of JPEG, and later one in 256, are also cut out of the whole image and compared. If the
+script takes several parts of an image, each image is decoded completely and only once.
 
-If other code decodes the image, such as a cache, a crop is cut out of its pixels without copying all of them, and only
-when the pixels of the crop are needed. A resize can read the crop in place."""
+If other code decodes the image, such as a cache, the crop is cut out of the decoded pixels. Only the pixels of the crop
+are copied, and only when they are needed. A resize can read the crop in place."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from slipstream.data.images.jpeg_file import JpegSource
 from slipstream.data.images.lazy_decode import Box, DecodedImage, LazyDecode, PendingImage, empty_image
 from slipstream.data.images.spot_check import SpotCheck
 
-_LEAST_PART = (
-    0.05  # of an image; a smaller crop is cut out at once, so that a script that keeps it keeps only its pixels
-)
-_LEAST_SAVED = 0.02  # of the rows; if less is saved, decoding the whole image is as cheap
+# Minimum share of a crop in its image. A smaller crop is cut out at once, because a crop that waits keeps the whole
+# image in memory.
+_LEAST_PART = 0.05
+_LEAST_SAVED = 0.02  # minimum share of rows that are not decoded; with less, decoding the whole image is as cheap
 
 
 class PartialDecode(LazyDecode):
@@ -59,7 +59,7 @@ class PartialDecode(LazyDecode):
         return empty_image(image, PendingImage(source, inner))
 
     def _top(self, pending: PendingImage, num_rows: int) -> Any:
-        """The first rows; None if the whole image must be decoded."""
+        """Returns the first rows, or None if the whole image must be decoded."""
         assert isinstance(pending.source, JpegSource)
         kind, height = pending.source.kind, pending.source.size[1]
         if kind is None or self._is_reused or num_rows > height * (1 - _LEAST_SAVED):

@@ -1,7 +1,7 @@
-"""Caches Pillow's decoding. The hook is at `ImageFile.load`, after opening and `draft`. For a cached image Pillow's own
-`load` runs with a replaced decoder, so that everything else on the image is set by Pillow itself. Only JPEG and still
-PNG images are cached. Images with several frames, and files whose contents may change without notice, are left to
-Pillow."""
+"""Caches Pillow's decoding. The hook is at `ImageFile.load`, which runs after opening and `draft`. For a cached image,
+Pillow's own `load` runs with a replaced decoder, so Pillow itself sets everything else on the image. Only JPEG and
+still PNG images are cached. Pillow alone handles images with several frames, and files whose contents may change
+without notice."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ _RAW = {
     "CMYK": ("CMYK", 4),
     "YCbCr": ("YCbCrX", 4),
 }
-# Mapped images at a time. Mappings use file descriptors, or at least a limited number of mappings, that torch needs
-# too. Further images are copied.
+# Maximum number of images that are mapped at a time. Further images are copied. A mapping uses up a file descriptor, or
+# at least one of a limited number of mappings, and torch needs both too.
 _MOST_MAPPED = 64 if HOLDS_DESCRIPTOR else 4096
 
 
 class _Here(threading.local):
     """The state of the current thread's `load`."""
 
-    is_ready = False  # whether the pixels are already there
+    is_ready = False  # whether the pixels of the image are in memory already
     watched: _Watched | None = None
     is_watching = False
 
 
 class _Done:
-    """Replaces the decoder of an image whose pixels are already there."""
+    """Replaces the decoder of an image whose pixels are in memory already."""
 
-    pulls_fd = True  # so that Pillow reads nothing for it
+    pulls_fd = True  # so that Pillow reads nothing for this decoder
 
     def setimage(self, *_: Any) -> None: ...
 
@@ -60,7 +60,8 @@ class _Done:
 
 
 class _Watched:
-    """A decoder that records whether it reached the end. With LOAD_TRUNCATED_IMAGES Pillow does not report that."""
+    """A decoder that records whether it reached the end of the image. With LOAD_TRUNCATED_IMAGES Pillow does not report
+    that."""
 
     def __init__(self, decoder: Any) -> None:
         self._decoder = decoder
@@ -79,12 +80,12 @@ class PillowDecoding:
     def __init__(self, cache: DecodeCache) -> None:
         self._cache = cache
         self._here = _Here()
-        # The memory of images, by the id of Pillow's core object. It lives exactly as long as the core object.
+        # The memory of images, by the id of Pillow's core object. The memory lives exactly as long as the core object.
         self._mapped: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._filled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def install(self, patches: Patches, files: ModuleType) -> None:
-        """`files` is PIL.ImageFile."""
+        """Patches Pillow. `files` is PIL.ImageFile."""
         self._files: Any = files
         self._images: Any = files.Image
         core = self._images.core
@@ -122,7 +123,7 @@ class PillowDecoding:
         return load
 
     def _identity(self, image: Any) -> Identity | None:
-        """The identity of the image; None if Pillow must decode it."""
+        """Returns the identity of the image, or None if Pillow must decode it."""
         kind, known = type(image), vars(image)
         if (kind.__module__, kind.__name__) not in _KINDS or image.mode not in _RAW or len(image.tile) != 1:
             return None
@@ -131,14 +132,14 @@ class PillowDecoding:
         return identity_of(image.fp) if is_still and is_new else None
 
     def _key(self, image: Any, identity: Identity) -> bytes:
-        """The cache key of an image. It includes whether the file object belongs to the script, because only then the
-        position of the file after loading is visible and is stored."""
+        """Returns the cache key of an image. It includes whether the file object belongs to the script. Only then the
+        position of the file after loading is visible, and it is stored."""
         how = (image.mode, image.size, tuple(image.tile[0]), image.decoderconfig, bool(image._exclusive_fp))
         return key_of("Pillow", self._version, identity, *how)
 
     def _core(self, image: Any, found: Pixels) -> Any:
-        """A core object of Pillow that uses the private mapping of the cached file or, if that is not possible, a copy
-        of it. None if the cached image does not match."""
+        """Returns a core object of Pillow that uses the private mapping of the cached file. If too many files are
+        mapped, it uses a copy. Returns None if the cached image does not match."""
         facts, size = found.facts, image.size
         raw, width = _RAW[image.mode]
         if facts.kind != image.mode or facts.shape != size or found.num_bytes != size[0] * size[1] * width:
@@ -151,7 +152,7 @@ class PillowDecoding:
         return core
 
     def _finish(self, image: Any, found: Pixels, core: Any, load: Callable[[Any], Any]) -> Any:
-        """Run the rest of Pillow's `load`: palettes, chunks after the pixels and closing the file."""
+        """Runs the rest of Pillow's `load`: palettes, chunks after the pixels and closing the file."""
         file = image.fp
         image.im = core
         self._here.is_ready = True
@@ -179,7 +180,7 @@ class PillowDecoding:
         finally:
             is_whole = not here.is_watching or (here.watched is not None and here.watched.is_complete)
             here.is_watching, here.watched = False, None
-        is_whole = is_whole and not hasattr(image, "_ended")  # set by Pillow on a truncated JPEG that it completed
+        is_whole = is_whole and not hasattr(image, "_ended")  # Pillow sets it on a truncated JPEG that it completed
         if is_whole and image.im is core:
             try:
                 position = file.tell() if file is not None else -1
@@ -191,8 +192,8 @@ class PillowDecoding:
         return result
 
     def _memory(self, image: Any, key: bytes) -> Any:
-        """Give the image our own memory to be decoded into, which can then be written to the cache as it is. Asking
-        Pillow for the pixels would copy them once more. None if the image is not to be cached."""
+        """Gives the image our own memory to be decoded into, and returns the memory. It can then be written to the
+        cache as it is, while Pillow would copy the pixels once more. Returns None if the image is not to be cached."""
         width, height = image.size
         row_bytes = width * _RAW[image.mode][1]
         make = getattr(self._images.core, "map_buffer", None)
@@ -219,7 +220,8 @@ class PillowDecoding:
         return _getdecoder
 
     def _exporting(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Before Pillow 13 the export fails for an image that uses foreign memory, so such an image is copied first."""
+        """Returns an export that copies images of ours first. Before Pillow 13 the export fails for an image that uses
+        foreign memory."""
 
         @functools.wraps(original)
         def __arrow_c_array__(image: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807

@@ -1,6 +1,6 @@
 """Finds the memory of a Pillow image: the table of its rows. Pillow gives other C code access to its C structures but
-does not tell Python their layout. The known layouts are therefore tried on images of known sizes, and a layout is used
-only if it alone describes all of them. Nothing is copied, and no image is kept alive."""
+does not tell Python their layout. The known layouts are therefore tried on images of known sizes. A layout is used only
+if it is the only one that describes all of these images. Nothing is copied, and no image is kept alive."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class PixelMemory:
         self._offset: int = fitting[0].rows.offset
 
     def rows(self, core: Any) -> int:
-        """The address of the table of an image's rows. It is valid as long as the image lives."""
+        """Returns the address of the table of an image's rows. It is valid as long as the image lives."""
         address = self._address(core)
         rows = ctypes.c_void_p.from_address(address + self._offset).value
         if not rows:

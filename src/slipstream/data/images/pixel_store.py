@@ -1,9 +1,9 @@
-"""Decoded pixels on disk, one file per image. A file is written completely or not at all. It is mapped privately when
-it is read, so that changes by the script never reach the file. A file that is damaged or was written by another user is
-ignored. Files are never evicted; only unfinished files of killed processes are deleted.
+"""Decoded pixels on disk, one file per image. A file is written completely or not at all. When a file is read, it is
+mapped privately, so changes by the script never reach the file. A file that is damaged or was written by another user
+is ignored. Files are never evicted. Only unfinished files of killed processes are deleted.
 
-`CheckedEntries` remembers which files were found to be undamaged. It is shared by all processes that are forked from
-the same one, so that workers that start in every epoch need not check again. It may forget a file, but it never
+`CheckedEntries` remembers which files were found to be undamaged. All processes that are forked from the same process
+share it, so workers that start in every epoch need not check the files again. It may forget a file, but it never
 remembers one that was not checked."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from slipstream.data.images.cache_folder import (
 )
 from slipstream.store.safe_files import NO_BLOCK, NO_FOLLOW, is_private
 
-_SLOTS = 1 << 20  # of eight bytes each; a page of them takes memory only once it is written
+_SLOTS = 1 << 20  # of eight bytes each; a page of slots takes memory only once it is written
 _WHOLE = (1 << 64) - 1
 
 
@@ -54,8 +54,9 @@ class CheckedEntries:
         self._stamps[stamp % _SLOTS] = stamp
 
 
-MOST_BYTES = 1 << 30  # of one image
-# Before Python 3.13 a mapping holds a file descriptor as long as it lives, and a process may have about a thousand.
+MOST_BYTES = 1 << 30  # maximum size of one image
+# Before Python 3.13 a mapping holds a file descriptor as long as the mapping lives. A process may have about a thousand
+# descriptors.
 HOLDS_DESCRIPTOR = sys.version_info < (3, 13) or os.name != "posix"
 _UNTRACKED: dict[str, Any] = {} if HOLDS_DESCRIPTOR else {"trackfd": False}
 SPARE_BYTES = 64
@@ -63,7 +64,7 @@ _ROW = 1024  # bytes that are summed together for the checksum; the file is padd
 
 
 def key_of(*parts: Any) -> bytes:
-    """The key for these plain values in this order."""
+    """Returns the key for these plain values in this order."""
     return blake2b(repr(parts).encode(), digest_size=16).digest()
 
 
@@ -83,7 +84,7 @@ class Pixels:
 
 class PixelStore:
     """Reads and writes the files. The head and the length of a file are checked at every read. The pixels are checked
-    when this process or one forked from it reads the file for the first time, unless one of them wrote it."""
+    at the first read in this process and the processes forked from it, unless one of these processes wrote the file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
@@ -101,11 +102,10 @@ class PixelStore:
             facts = os.fstat(descriptor)
             if facts.st_size < HEAD_BYTES or not stat.S_ISREG(facts.st_mode) or not is_private(facts):
                 return None
-            head = os.read(
-                descriptor, HEAD_BYTES
-            )  # reading it from the mapping would cost a page fault, ten times more
+            # Reading the head from the mapping would cost a page fault, which takes ten times longer.
+            head = os.read(descriptor, HEAD_BYTES)
             pages = mmap.mmap(descriptor, facts.st_size, access=mmap.ACCESS_COPY, **_UNTRACKED)
-        except (OSError, ValueError):  # for example no address space left
+        except (OSError, ValueError):  # for example, no address space is left
             return None
         finally:
             os.close(descriptor)
@@ -125,7 +125,7 @@ class PixelStore:
         return Pixels(known, pages, num_bytes)
 
     def write(self, facts: ImageFacts, pixels: memoryview) -> int:
-        """Write a file and return its size. If it raises OSError, it leaves no file behind."""
+        """Writes a file and returns its size. If it raises OSError, it leaves no file behind."""
         path = self._path(facts.key)
         partial = f"{path}.{os.getpid()}-{threading.get_ident()}{UNFINISHED}"
         padding = bytes(_padded(len(pixels)) - len(pixels))
@@ -146,8 +146,8 @@ class PixelStore:
         return written.st_size
 
     def _path(self, key: bytes) -> str:
-        """The path of an entry. All entries are in one folder: file systems look names up by hash, and creating a file
-        in a new folder takes ten times as long."""
+        """Returns the path of an entry. All entries are in one folder, because creating a file in a new folder takes
+        ten times as long. File systems find a name in a large folder by its hash."""
         return f"{self.folder}/{key.hex()}{SUFFIX}"
 
 
@@ -156,7 +156,8 @@ def _stamp(key: bytes, facts: os.stat_result) -> int:
 
 
 def _write_whole(path: str, parts: list[Any]) -> os.stat_result:
-    """Write all parts, in one system call if possible, which takes a fifth less time than three calls."""
+    """Writes all parts and returns the facts of the file. One system call is used if possible, because three calls take
+    a quarter more time."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
     try:
         written = os.writev(descriptor, parts) if hasattr(os, "writev") else os.write(descriptor, b"".join(parts))
@@ -169,14 +170,14 @@ def _write_whole(path: str, parts: list[Any]) -> os.stat_result:
 
 
 def _padded(num_bytes: int) -> int:
-    """The size in whole rows, with some spare bytes, because vectorised code may read slightly beyond the last
-    pixel."""
+    """Returns the size in whole rows. It includes some spare bytes, because vectorised code may read slightly beyond
+    the last pixel."""
     return -(-(num_bytes + SPARE_BYTES) // _ROW) * _ROW
 
 
 def _head(facts: ImageFacts, num_bytes: int, checksum: int) -> bytes:
     text = msgspec.msgpack.encode(facts)
-    if len(text) > MOST_FACTS:  # a very long path is left out; only `slipstream cache` displays it
+    if len(text) > MOST_FACTS:  # a very long path is left out, because only `slipstream cache` displays it
         text = msgspec.msgpack.encode(msgspec.structs.replace(facts, source=""))
     rest = FRAME.pack(MAGIC, 0, checksum, num_bytes, len(text))[len(MAGIC) + 4 :] + text
     rest = rest.ljust(HEAD_BYTES - len(MAGIC) - 4, b"\0")
@@ -184,8 +185,8 @@ def _head(facts: ImageFacts, num_bytes: int, checksum: int) -> bytes:
 
 
 def _checksum(*parts: Any) -> int:
-    """A checksum of whole rows: the CRC of the sums of the rows. It is as fast as reading the memory, while a CRC of
-    all bytes would take half as long as decoding. It detects every change of a single word of eight bytes. It
+    """Returns a checksum of whole rows: the CRC of the sums of the rows. It is as fast as reading the memory, while a
+    CRC of all bytes would take half as long as decoding. It detects every change of a single word of eight bytes. It
     misses changes of several words in a row that leave the row's sum the same."""
     checksum = 0
     for part in parts:

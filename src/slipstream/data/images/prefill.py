@@ -1,6 +1,6 @@
-"""Fills caches before a race. Forked processes read the samples of the next epoch from the dataset, so that the race
-measures an epoch after the first, with filled caches. The script's process draws no random number and receives no
-sample."""
+"""Fills caches before a race. Forked processes read the samples of the next epoch from the dataset. The race then
+measures an epoch with filled caches, like every epoch after the first. The script's process draws no random number and
+receives no sample."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _POLL_S = 0.05
 
 
 def upcoming_indices(loader: Any) -> Sequence[int]:
-    """The indices in the order of the epoch that begins now, if the samplers are torch's own. Otherwise the indices in
-    the order of the dataset."""
+    """Returns the indices in the order of the epoch that begins now, if the samplers are torch's own. Otherwise returns
+    the indices in the order of the dataset."""
     sampler = loader.sampler
     is_known = type(loader.batch_sampler) is BatchSampler or loader.batch_sampler is None
     if not is_known or type(sampler) not in (RandomSampler, SequentialSampler, SubsetRandomSampler):
@@ -33,16 +33,15 @@ def upcoming_indices(loader: Any) -> Sequence[int]:
     generators = [torch.default_generator, loader.generator, getattr(sampler, "generator", None)]
     before = RngState(generator for generator in generators if generator is not None)
     try:
-        torch.empty((), dtype=torch.int64).random_(
-            generator=loader.generator
-        )  # torch draws the seed of the epoch first
+        # Torch draws the seed of the epoch first.
+        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
         return list(itertools.islice(sampler, _MOST_INDICES))
     finally:
         before.restore()
 
 
 def cannot_fill(loader: Any) -> str:
-    """The reason why samples of this loader cannot be read ahead, as a clause; "" if they can."""
+    """Returns the reason why samples of this loader cannot be read ahead, as a clause, or "" if they can."""
     if isinstance(loader.dataset, IterableDataset):
         return "an iterable dataset yields its samples one at a time"
     if "fork" not in multiprocessing.get_all_start_methods():
@@ -57,9 +56,9 @@ def fill(
     deadline_s: float = DEADLINE_S,
     num_processes: int | None = None,
 ) -> float:
-    """Read the samples in forked processes and return the share that was read before the deadline. Each process calls
-    `maker` to get the function that reads a sample. After each sample it calls `is_over` with the number of samples
-    that it has read, and stops if that returns True."""
+    """Reads the samples in forked processes and returns the share that was read before the deadline. Each process calls
+    `maker` to get the function that reads a sample. After each sample, the process calls `is_over` with the number of
+    samples that it has read. It stops if `is_over` returns True."""
     indices = upcoming_indices(loader)
     if not indices:
         return 1.0

@@ -1,6 +1,6 @@
-"""Replaces `Image.resize` with our own C code. The first images of every mode and filter, and later one in many, are
-resized in both ways and compared byte by byte. One difference disables the replacement permanently. Unusual calls are
-left to Pillow: other modes and filters, `reducing_gap`, boxes beyond the image, and invalid arguments."""
+"""Replaces `Image.resize` with our own C code. The first images of every mode and filter, and later one in 256, are
+resized in both ways and compared byte by byte. One difference disables the replacement permanently. Pillow handles
+unusual calls: other modes and filters, `reducing_gap`, boxes beyond the image, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slipstream.data.images.resize_kernel import FILTERS, MODES, Edges, Resample
 from slipstream.data.images.spot_check import SpotCheck
 from slipstream.seams.patching import Patches
 
-_LEAST_PIXELS = 4096  # of both sizes together; for fewer, calling our C code takes as long as Pillow does
+_LEAST_PIXELS = 4096  # of both sizes together; for fewer pixels, calling our C code takes as long as Pillow
 Method = Callable[..., Any]
 Task = tuple[tuple[int, int], int, Edges]  # the new size, the filter, the box
 _KINDS = {kind: number for number, kind in enumerate((mode, filter) for mode in MODES for filter in FILTERS)}
@@ -42,14 +42,15 @@ class Resizing:
             whole = (0, 0, *image.size)
             part = waiting_part(image)
             if part is None:
-                image.load()  # as Pillow does here, so that the script gets an exception about the file
+                image.load()  # as in Pillow, so that the script gets an exception about the file
             new = self._try(image, task, part) if whole[2:] == image.size else None  # `load` may change an icon's size
             return original(image, size, resample, whole if box is None else box) if new is None else new
 
         return resize
 
     def _task(self, image: Any, size: Any, resample: Any, box: Any) -> Task | None:
-        """The arguments of a call that we handle; None if Pillow must handle the call or report its errors."""
+        """Returns the arguments of a call that we handle, or None if Pillow must handle the call or report its
+        errors."""
         try:
             resample = Image.Resampling.BICUBIC if resample is None else resample
             kind = _KINDS.get((image.mode, resample))
@@ -64,8 +65,8 @@ class Resizing:
             return None
 
     def _try(self, image: Any, task: Task, part: tuple[Any, Box] | None) -> Any:
-        """Resize the image; None if that is not possible. `part` is set if the image has not been cut out of a larger
-        one yet. It is then read in place."""
+        """Returns the resized image, or None if that is not possible. `part` is set if the image has not been cut out
+        of a larger one yet. The part is then read in place."""
         try:
             core, box = (image.im, None) if part is None else part
             if core.mode != image.mode or (box is None and core.size != image.size):
@@ -76,7 +77,7 @@ class Resizing:
                 return None
             self._on_use()
             return image._new(new)
-        except Exception:  # for example out of memory: Pillow resizes the image or raises the same
+        except Exception:  # for example, memory is short; Pillow resizes the image or raises its own error
             return None
 
     def _is_proved(self, core: Any, new: Any, task: Task, kind: int) -> bool:

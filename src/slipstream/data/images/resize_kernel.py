@@ -1,4 +1,4 @@
-"""Antialiased resizing of 8-bit images in C, with exactly the same bytes as Pillow. The C code reads and writes
+"""Resizes 8-bit images with antialiasing in C, with exactly the same bytes as Pillow. The C code reads and writes
 Pillow's own memory row by row, without the global interpreter lock. A part of an image is read in place. This module
 determines which images it can resize. Its callers check the results."""
 
@@ -16,7 +16,7 @@ from slipstream.data.images.c_build import load_library
 from slipstream.data.images.pixel_memory import PixelMemory
 
 _SOURCE = Path(__file__).with_name("resize.c")
-_MOST = 32_767  # pixels of an edge; larger images are left to Pillow and its own limits
+_MOST = 32_767  # maximum number of pixels of an edge; Pillow resizes larger images
 _WHOLE = 0xFFFFFFFF
 # The bytes of a pixel in memory, and a mask of the bytes that Pillow does not set to zero when it resizes. Pillow
 # converts RGBA and LA to RGBa and La before it resizes.
@@ -45,8 +45,8 @@ class Resampler:
         self._may_be_down_first = self._detect_order()
 
     def resize(self, core: Any, size: tuple[int, int], resample: int, edges: Edges, part: Part | None = None) -> Any:
-        """The resized image. If `part` is given, only this part of the image is read, as if there were no more of it.
-        None if memory is short."""
+        """Returns the resized image, or None if memory is short. If `part` is given, only this part of the image is
+        read, as if it were the whole image."""
         left, upper, right, lower = part or (0, 0, *core.size)
         (width, height), (pixel_bytes, mask) = (right - left, lower - upper), MODES[core.mode]
         new = self._new(core.mode, size)
@@ -67,7 +67,7 @@ class Resampler:
 
     def _detect_order(self) -> bool:
         """Whether Pillow shrinks tall images vertically first, as it does from version 13 on. The order affects the
-        rounding, so it is determined by a test image."""
+        rounding, so a test image determines it."""
         size, new_size, rng = (12, 40), (10, 16), random.Random(0)
         image: Any = Image.frombytes("L", size, bytes(rng.choices(range(256), k=size[0] * size[1])))
         task = new_size, FILTERS[1], (0.0, 0.0, float(size[0]), float(size[1]))
@@ -87,7 +87,8 @@ def _is_down_first(size: tuple[int, int], new_size: tuple[int, int]) -> bool:
 
 
 def edges_of(box: Any, size: tuple[int, int], new_size: tuple[int, int]) -> Edges | None:
-    """The box as Pillow interprets it; None if it is not inside the image or if Pillow would only copy."""
+    """Returns the box as Pillow interprets it. Returns None if the box is not inside the image or if Pillow would only
+    copy."""
     width, height = size
     if max(width, height, *new_size) > _MOST or min(width, height, *new_size) < 1:
         return None
@@ -95,9 +96,8 @@ def edges_of(box: Any, size: tuple[int, int], new_size: tuple[int, int]) -> Edge
         return None if size == new_size else (0.0, 0.0, float(width), float(height))
     if len(box) != 4 or not all(isinstance(edge, (int, float)) for edge in box):
         return None
-    left, upper, right, lower = (
-        ctypes.c_float(edge).value for edge in box
-    )  # rounded to single precision, as in Pillow
+    # Pillow rounds the edges to single precision.
+    left, upper, right, lower = (ctypes.c_float(edge).value for edge in box)
     if not (0 <= left < right <= width and 0 <= upper < lower <= height):
         return None
     is_copy = left == int(left) and upper == int(upper) and (right - left, lower - upper) == new_size

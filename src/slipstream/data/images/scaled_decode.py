@@ -1,6 +1,6 @@
-"""Decodes an image at a half, a quarter or an eighth of its size if the script shrinks it before it uses the pixels, as
-Pillow's own `thumbnail` does. The pixels are not the same. A crop is postponed until the call that shrinks it. Other
-operations get the pixels as Pillow decodes them."""
+"""Decodes an image at a half, a quarter or an eighth of its size, as Pillow's own `thumbnail` does. This is done only
+if the script shrinks the image before it uses the pixels. The pixels are not the same as those of the whole image. A
+crop is postponed until the call that shrinks it. Other operations get the pixels as Pillow decodes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream.data.images.jpeg_file import JpegSource
 from slipstream.data.images.lazy_decode import Box, LazyDecode, Method, PendingImage, empty_image
 from slipstream.seams.patching import Patches
 
-_SCALES = (8, 4, 2)  # scales that libjpeg decodes directly
+_SCALES = (8, 4, 2)  # scales at which libjpeg can decode
 _NUM_TRIED = 64  # images in a process; if none of them could be scaled, decoding is no longer postponed
 
 
@@ -64,7 +64,7 @@ class ScaledDecode(LazyDecode):
         return resize
 
     def _shrink(self, image: Any, size: Any, resample: Any, box: Any, reducing_gap: Any) -> Any:
-        """The resized image, decoded at a smaller scale; None if the image is not shrunk far enough."""
+        """Returns the resized image, decoded at a smaller scale. Returns None if the image is not shrunk far enough."""
         if resample == Image.Resampling.NEAREST:
             return None
         left, upper, right, lower = box or (0, 0, *image.size)

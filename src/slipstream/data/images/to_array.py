@@ -1,11 +1,11 @@
-"""Replaces two methods with faster C code. NumPy calls `Image.tobytes` to read the pixels of an image.
-`Tensor.contiguous` is replaced in loader workers only: in the script's own process models call it and compilers inspect
-it. The first results of each method, and a few later ones, are computed by the original too. If one differs, the
-replacement is disabled permanently.
+"""Replaces two methods with faster C code. The first is `Image.tobytes`, which NumPy calls to read the pixels of an
+image. The second is `Tensor.contiguous`. It is replaced in loader workers only, because in the script's own process
+models call it and compilers inspect it. The original computes the first results of each method too, and later one in
+256. If one differs, the replacement is disabled permanently.
 
 `PlaneKernel` calls the C code. `to_bytes` copies the RGB pixels of Pillow, which take four bytes each, to contiguous
-memory. `to_planes` separates the interleaved bytes of a tensor into one plane per colour. Neither changes a value,
-and the callers check the results."""
+memory. `to_planes` separates the interleaved bytes of a tensor into one plane per colour. Neither changes a value, and
+the callers check the results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ArrayConversion:
         def tobytes(image: Any, encoder_name: str = "raw", *args: Any) -> Any:
             if args or encoder_name != "raw" or image.mode != "RGB" or not self._spot_check.has(_TO_BYTES):
                 return original(image, encoder_name, *args)
-            image.load()  # as Pillow does here, so that the script gets an exception about the file
+            image.load()  # as in Pillow, so that the script gets an exception about the file
             made = self._try_to_bytes(image)
             if made is not None and self._spot_check.wants_proof(_TO_BYTES):
                 return self._prove(_TO_BYTES, made, original(image), bytes.__eq__)
@@ -65,7 +65,7 @@ class ArrayConversion:
             made = self._planes.to_bytes(core)
             self._on_use()
             return made
-        except Exception:  # for example out of memory: Pillow does the work or raises the same
+        except Exception:  # for example, memory is short; Pillow does the work or raises its own error
             return None
 
     def _contiguous(self, original: Method) -> Method:
@@ -85,11 +85,11 @@ class ArrayConversion:
             made = self._planes.to_planes(tensor)
             self._on_use()
             return made
-        except Exception:  # for example a tensor without memory of its own, as inside torch.func.vmap
+        except Exception:  # for example, the tensor has no memory of its own, as inside torch.func.vmap
             return None
 
     def _prove(self, kind: int, made: Any, wanted: Any, is_same: Callable[[Any, Any], bool]) -> Any:
-        """Compare our result with the original one, and return the original one."""
+        """Compares our result with the original one, and returns the original one."""
         if is_same(made, wanted):
             self._spot_check.note_proof(kind)
         else:
@@ -99,15 +99,15 @@ class ArrayConversion:
 
 
 class _ContiguousLoop(WorkerLoop):
-    """Torch's own worker loop with the replaced `Tensor.contiguous`. In a worker, all tensors belong to the loader. It
-    works in forked workers only."""
+    """Torch's own worker loop with the replaced `Tensor.contiguous`. In a worker, all tensors belong to the loader.
+    This loop works in forked workers only."""
 
     def __init__(self, original: Callable[..., None], conversion: ArrayConversion) -> None:
         super().__init__(original)
         self._conversion = conversion
 
     def __reduce__(self) -> Any:
-        """A wrapped loop of another technique may pickle in its own way."""
+        """Pickles as the wrapped loop does, because the loop of another technique may pickle in its own way."""
         return self._original.__reduce__() if isinstance(self._original, WorkerLoop) else super().__reduce__()
 
     def __call__(self, *args: Any) -> None:
@@ -135,14 +135,14 @@ class PlaneKernel:
         self._to_planes.restype, self._to_planes.argtypes = None, [address, address, ctypes.c_size_t]
 
     def to_bytes(self, core: Any) -> bytes:
-        """The result of `tobytes` for an RGB image."""
+        """Returns what `tobytes` would return for an RGB image."""
         width, height = core.size
         made: bytes = _new_bytes(None, width * height * _NUM_COLOURS)  # no other code holds it until it is written
         self._to_bytes(_address_of(made), self._memory.rows(core), width, height)
         return made
 
     def to_planes(self, pixels: torch.Tensor) -> torch.Tensor:
-        """The result of `contiguous` for a tensor that `is_interleaved`."""
+        """Returns what `contiguous` would return for a tensor that `is_interleaved`."""
         planes = torch.empty(pixels.shape, dtype=torch.uint8, device="cpu")
         self._to_planes(planes.data_ptr(), pixels.data_ptr(), pixels.shape[1] * pixels.shape[2])
         return planes
@@ -154,10 +154,10 @@ def _is_intercepted() -> bool:
 
 
 def is_interleaved(tensor: Any) -> bool:
-    """Whether the tensor has the shape (colours, height, width) while the colours of a pixel are adjacent in memory, as
-    after `permute(2, 0, 1)` of an array of pixels."""
+    """Whether the tensor has the shape (colours, height, width) and the colours of a pixel are adjacent in memory. This
+    is so after `permute(2, 0, 1)` of an array of pixels."""
     if type(tensor) is not torch.Tensor or tensor.dtype is not torch.uint8 or tensor.dim() != 3 or not tensor.is_cpu:
         return False
     num_colours, height, width = tensor.shape
-    is_large = min(height, width) > 1  # otherwise there may be nothing to move
+    is_large = min(height, width) > 1  # for a smaller tensor there may be nothing to move
     return num_colours == _NUM_COLOURS and is_large and tensor.stride() == (1, width * _NUM_COLOURS, _NUM_COLOURS)

@@ -1,5 +1,5 @@
 """Caches Pillow's decoding of WebP. Pillow's plugin takes frames from its own decoder object before it calls
-`ImageFile.load`. For a cached image that object is replaced during one load. Animations are not cached."""
+`ImageFile.load`. For a cached image, the decoder object is replaced during one load. Animations are not cached."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class WebPDecoding:
         self._cache = cache
 
     def install(self, patches: Patches, plugin: ModuleType) -> None:
-        """`plugin` is PIL.WebPImagePlugin."""
+        """Patches `plugin`, which is PIL.WebPImagePlugin."""
         files = vars(plugin)["WebPImageFile"]
         decoder: Any = vars(plugin).get("_webp")
         self._version = (vars(plugin)["Image"].__version__, getattr(decoder, "webpdecoder_version", ""))
@@ -73,7 +73,7 @@ class WebPDecoding:
         return load
 
     def _facts_of(self, image: Any) -> ImageFacts | None:
-        """The facts of an image that is about to be decoded. None if it cannot be cached."""
+        """Returns the facts of an image that is about to be decoded, or None if the image cannot be cached."""
         known = vars(image)
         is_new = known.get("_im", known.get("im")) is None and "duration" not in image.info
         if not is_new or image.n_frames != 1 or image.rawmode not in _WIDTHS or not hasattr(image, "_decoder"):

@@ -1,12 +1,12 @@
-"""Whole-batch indexing for datasets that consist of arrays: such a dataset is indexed once per batch and not once per
+"""Whole-batch indexing for datasets that consist of arrays. Such a dataset is indexed once per batch and not once per
 sample.
 
-`BatchedFetch` installs it in torch's loaders. Where only the fetcher uses the indices, they stay tensors and are never
-converted to Python numbers. The first batches are built in both ways and compared. If one differs, or if our code
-raises, the loader continues in torch's own way.
+`BatchedFetch` installs whole-batch indexing in torch's loaders. If only the fetcher uses the indices, they stay tensors
+and are never converted to Python numbers. The first batches are built in both ways and compared. If a batch differs, or
+if our code raises, the loader continues in torch's own way.
 
 `gather_of` recognises suitable datasets by their type, or by a `__getitem__` that does nothing but index. It does not
-prove that the batch is the same; its callers do. If indexing draws random numbers, the states of the generators are
+prove that the batch is the same. Its callers do. If indexing draws random numbers, the states of the generators are
 restored, and the dataset is not used in this way."""
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from slipstream.data.workers.dataset_generators import generators_of
 from slipstream.seams.patching import Patches
 from slipstream.seams.rng_state import RngState
 
-_PROVED = 2  # batches that are built in both ways, in each process
+_PROVED = 2  # number of batches that each process builds in both ways
 _STATE = "_slipstream_gather"  # attribute of a fetcher
 
 
 class _Proving:
-    """The gather function of one fetcher (None: not usable) and how many batches are still to be compared."""
+    """The gather function of one fetcher, or None if there is none, and how many batches are still to be compared."""
 
     def __init__(self, gather: Gather | None) -> None:
         self.gather = gather
@@ -48,7 +48,7 @@ class _Proving:
 
 
 def can_gather(dataset: Any, collate_fn: Any) -> bool:
-    """Whether a few samples are the same when they are indexed at once and one at a time."""
+    """Whether a few samples are the same when they are indexed at once and when they are indexed one at a time."""
     try:
         gather = gather_of(dataset) if collate_fn is None or collate_fn is default_collate else None
         if gather is None or not len(dataset):
@@ -66,7 +66,7 @@ def can_gather(dataset: Any, collate_fn: Any) -> bool:
 
 
 def _rewind(before: RngState) -> bool:
-    """Restores the generators. Returns whether a random number was drawn since."""
+    """Restores the generators. Returns whether a random number was drawn since `before`."""
     has_drawn = before.has_moved()
     if has_drawn:
         before.restore()
@@ -107,7 +107,7 @@ class BatchedFetch:
             has_drawn = _rewind(before)
             state.num_left -= 1
             theirs = original(fetcher, _numbers(indices))
-            difference = "random numbers are drawn for its samples" if has_drawn else _difference(ours, theirs)
+            difference = "random numbers are drawn for the samples" if has_drawn else _difference(ours, theirs)
             return self._give_up(state, difference, theirs) if difference else theirs
 
         return fetch
@@ -119,7 +119,7 @@ class BatchedFetch:
 
 
 def _difference(ours: Any, theirs: Any) -> str:
-    """Why the batch that was indexed at once cannot be used; "" if it is the same."""
+    """Returns why the batch that was indexed at once cannot be used, or "" if it is the same as torch's."""
     try:
         return "" if is_same(ours, theirs) else "a batch that was indexed at once differs from torch's"
     except Exception as fault:  # the dataset may hold any object
@@ -147,7 +147,8 @@ def _numbers(indices: Any) -> Any:
 
 
 def use_gather(iterator: Any, tell: Callable[[str], None]) -> None:
-    """Use whole-batch indexing in one iterator of this process, without a patch. Its first batches are compared."""
+    """Installs whole-batch indexing in one iterator of this process, without a patch. Its first batches are
+    compared."""
     fetcher = iterator._dataset_fetcher
     fetch = BatchedFetch(tell)._fetching(type(fetcher).fetch)
     fetcher.fetch = lambda indices: fetch(fetcher, indices)
@@ -155,8 +156,8 @@ def use_gather(iterator: Any, tell: Callable[[str], None]) -> None:
 
 
 def _use_chunks(iterator: Any) -> None:
-    """Let the sampler yield tensors of indices. Only for iterators that build batches in this process, where nothing
-    but the fetcher uses the indices."""
+    """Makes the sampler yield tensors of indices. Only iterators that build batches in this process may use this,
+    because nothing but the fetcher uses their indices."""
     fetcher, sampler = iterator._dataset_fetcher, iterator._index_sampler
     if type(fetcher) is _MapDatasetFetcher and _is_torchs_own(sampler) and _state_of(fetcher).gather is not None:
         iterator._sampler_iter = _chunks(sampler)
@@ -173,7 +174,8 @@ def _is_torchs_own(batches: Any) -> bool:
 
 
 def _chunks(batches: Any) -> Iterator[torch.Tensor]:
-    """Yields the same indices in the same order, from the same random numbers drawn at the same moments."""
+    """Yields the indices of torch's own sampler, in the same order. The same random numbers are drawn at the same
+    moments."""
     sampler, size = batches.sampler, batches.batch_size
     num_samples = len(sampler.data_source)
     generator = None
@@ -197,7 +199,7 @@ Gather = Callable[[torch.Tensor], Any]  # from indices to the batch that torch's
 
 
 def gather_of(dataset: Any) -> Gather | None:
-    """The function that indexes a whole batch; None if samples must be taken one at a time."""
+    """Returns the function that indexes a whole batch, or None if samples must be taken one at a time."""
     if type(dataset) is Subset:
         return _of_subset(dataset)
     if type(dataset) is TensorDataset:
@@ -220,7 +222,7 @@ def _of_tensors(dataset: TensorDataset) -> Gather:
 
 
 def _select(tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """Index a tensor. In a worker the result is written directly into shared memory, as torch's own collate does."""
+    """Indexes a tensor. In a worker the result is written directly into shared memory, as in torch's own collate."""
     if get_worker_info() is None:
         return tensor.index_select(0, indices)
     shape = (len(indices), *tensor.shape[1:])
@@ -243,14 +245,15 @@ def _of_subset(dataset: Subset[Any]) -> Gather | None:
 
 
 def _of_arrow(dataset: Any) -> Gather | None:
-    """For a Hugging Face dataset that returns tensors, which reads columns faster than rows."""
+    """Returns the function for a Hugging Face dataset that returns tensors, or None. Such a dataset reads columns
+    faster than rows."""
     if (dataset.format or {}).get("type") != "torch":
         return None
     return lambda indices: _collated(dataset[indices.tolist()])
 
 
 def _collated(found: Any) -> Any:
-    """Convert columns to the containers and types that torch's collate returns."""
+    """Converts columns to the containers and types that torch's collate returns."""
     if isinstance(found, torch.Tensor):
         return found
     if isinstance(found, np.ndarray):
@@ -281,6 +284,7 @@ def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _has_same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
-    """Compares bits, so it also works for NaN and for types that NumPy does not have, such as bfloat16 and float8."""
+    """Whether two tensors have the same bits. This also works for NaN and for types that NumPy does not have, such as
+    bfloat16 and float8."""
     bits, wanted = (one.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8) for one in (ours, theirs))
     return torch.equal(bits, wanted)

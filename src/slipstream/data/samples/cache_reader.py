@@ -1,6 +1,6 @@
-"""Reads a dataset through the sample cache in one process. It decides which samples come from the dataset and which
-from the shared arena, and detects when samples must not be cached. An error in our code never reaches the script. An
-exception of the dataset does."""
+"""Reads a dataset through the sample cache in one process. This module decides which samples come from the dataset and
+which from the shared arena, and detects when samples must not be cached. An error in our code never reaches the script.
+An exception of the dataset does."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from slipstream.data.workers.outside_state import OutsideState
 from slipstream.machine.free_memory import free_bytes
 from slipstream.seams.rng_state import RngState
 
-_SHARE = 0.3  # of the free memory
+_SHARE = 0.3  # maximum share of the free memory
 _PROVED = 4  # samples that each process first requests twice from the dataset
 _COMPARED = 4  # cached samples of each writer that each process compares with the dataset in each epoch
 _EVERY = 16  # one further cached sample is compared in every 16th batch
-DRAWN = "random numbers are drawn for its samples"
+DRAWN = "random numbers are drawn for the samples"
 
 
 class SampleCacheState:
@@ -34,8 +34,8 @@ class SampleCacheState:
         self.dataset = weakref.ref(dataset)
         self.arena = SharedArena(len(dataset), int(_SHARE * free_bytes()))
         self.outside = OutsideState(dataset)
-        self.fingerprint: dict[str, Any] | None = None  # of what the samples were made from
-        self.proofs: dict[int, _Proof] = {}  # by process id, because a forked process must not use its parent's
+        self.fingerprint: dict[str, Any] | None = None  # of the dataset and of outside variables
+        self.proofs: dict[int, _Proof] = {}  # by process id, because a forked process needs a proof of its own
         self.is_kept = False
         self.is_told = False
 
@@ -45,16 +45,16 @@ class SampleCacheState:
         now = self.look_closely()
         if self.fingerprint is not None and (changed := difference(self.fingerprint, now)):
             self.arena.drop(f"the script changed {changed} of the dataset between epochs")
-        elif has_workers:  # a dataset that is read in this process changes during the epoch; it may open files
+        elif has_workers:  # not without workers: a dataset that is read in this process may open files during the epoch
             self.fingerprint = now
 
     def look(self) -> dict[str, Any]:
-        """A fingerprint of the dataset and of the variables that its functions read."""
+        """Returns a fingerprint of the dataset and of the variables that its functions read."""
         return {**look(self.dataset(), 2), **self.outside.look()}
 
     def look_closely(self) -> dict[str, Any]:
-        """A fingerprint that covers the contents of arrays and lists too. Elements of lists that have not changed since
-        the last one are not touched."""
+        """Returns a fingerprint that covers the contents of arrays and lists too. Elements of lists that have not
+        changed since the last fingerprint are not touched."""
         inside = look_closely(self.dataset(), before=self.fingerprint)
         return {**inside, **self.outside.look_closely(before=self.fingerprint)}
 
@@ -72,8 +72,8 @@ class _Proof:
     def __init__(self) -> None:
         self.has_begun = False
         self.num_proved = 0
-        self.num_bytes = 0  # of these samples
-        # Both are taken after the first sample. Reading another must not change anything.
+        self.num_bytes = 0  # of the proved samples
+        # Both fingerprints are taken after the first sample. Reading another sample must not change anything.
         self.fingerprint: dict[str, Any] = {}
         self.close_fingerprint: dict[str, Any] | None = None  # until the second sample
 
@@ -97,7 +97,7 @@ class SampleReader:
 
     @property
     def is_proved(self) -> bool:
-        """Whether enough samples were checked, so that samples are cached."""
+        """Whether enough samples were checked. Only then samples are cached."""
         return self._proof.num_proved >= _PROVED
 
     def begin_batch(self) -> bool:
@@ -139,7 +139,7 @@ class SampleReader:
         return sample
 
     def end_batch(self) -> None:
-        """Cache the samples of the batch if no random number was drawn. The generators are compared once per batch,
+        """Caches the samples of the batch if no random number was drawn. The generators are compared once per batch,
         because reading their states takes as long as making a small sample."""
         try:
             if self._before is None or self._arena.reason:
@@ -154,7 +154,7 @@ class SampleReader:
             self._arena.drop(f"{type(fault).__name__}: {fault}")
 
     def _entry(self, index: Any) -> ArenaEntry | None:
-        """The cached sample; None if the sample must come from the dataset."""
+        """Returns the cached sample, or None if the sample must come from the dataset."""
         is_usable = type(index) is int and index in self._arena and self.is_proved
         entry = self._arena.entry(index) if is_usable and not self._arena.reason else None
         if entry is None or self._must_compare or self._compared[entry.writer] < _COMPARED:
@@ -197,8 +197,8 @@ class SampleReader:
             self._finish_proof()
 
     def _request_again(self, index: int, sample: Any, payload: SamplePayload) -> str:
-        """Request a sample a second time. Returns why it must not be cached; "" if it may. The states of the generators
-        are restored."""
+        """Requests a sample a second time. Returns why it must not be cached, or "" if it may. The states of the
+        generators are restored."""
         before = RngState(self._generators)
         try:
             again = self._dataset[index]
@@ -211,15 +211,15 @@ class SampleReader:
         if not pack(again).is_same(payload):
             return "a sample differs when it is requested a second time"
         if (_memory_of(sample) & _memory_of(again)) - _watched_memory(self._dataset, self._state.outside):
-            return "its samples share memory with the dataset, which the script may change"
+            return "the samples share memory with the dataset, and the script may change that memory"
         return ""
 
     def _finish_proof(self) -> None:
-        """Drop the cache if memory is too small for all samples."""
+        """Drops the cache if memory is too small for all samples."""
         wanted = 1.1 * self._proof.num_bytes / _PROVED * len(self._dataset)
         if wanted > self._arena.most_bytes:
             limit = f"only {self._arena.most_bytes / 1e9:.2g} GB can be used safely"
-            self._arena.drop(f"all of its samples would need {wanted / 1e9:.2g} GB of memory, and {limit}")
+            self._arena.drop(f"all samples together would need {wanted / 1e9:.2g} GB of memory, and {limit}")
         elif self._writer < 0 and self._state.fingerprint is None:
             self._state.fingerprint = self._state.look_closely()
 
@@ -235,15 +235,16 @@ class SampleReader:
 
 
 def _watched_memory(dataset: Any, outside: OutsideState) -> set[int]:
-    """The memory of the tensors in the fingerprint. Torch counts in-place changes of a tensor and of all its views, so
-    the fingerprint detects them. It does not count those of tensors that were made in inference mode."""
+    """Returns the memory of the tensors in the fingerprint. Torch counts in-place changes of a tensor and of all its
+    views, so the fingerprint detects these changes. Tensors that were made in inference mode do not count them and are
+    left out."""
     values = (*(value for _, value in walk(dataset, 2)), *outside.values())
     tensors = [value for value in values if isinstance(value, torch.Tensor) and not is_uncounted(value)]
     return set().union(*map(_memory_of, tensors))
 
 
 def _memory_of(sample: Any) -> set[int]:
-    """The addresses of those parts of a sample that can be changed in place."""
+    """Returns the addresses of those parts of a sample that can be changed in place."""
     if isinstance(sample, dict):
         return {id(sample)}.union(*map(_memory_of, sample.values()))
     if isinstance(sample, tuple):

@@ -9,6 +9,6 @@ _MODULE = "datasets.arrow_dataset"
 
 
 def is_hugging_face(dataset: Any) -> bool:
-    """Whether the dataset is Hugging Face's own. A package of the user's may be called `datasets` too, so the class
-    itself is compared."""
+    """Whether the dataset is Hugging Face's own. The class itself is compared, because a package of the user's may be
+    called `datasets` too."""
     return type(dataset) is getattr(sys.modules.get(_MODULE), "Dataset", None)

@@ -1,5 +1,5 @@
 """Regroups a shuffled order so that a batch holds samples of similar length. The permutation is torch's own and is
-drawn as usual. Samples are sorted only within a stretch of batches, and the batches of a stretch are then shuffled, so
+drawn as usual. Samples are sorted only within a stretch of batches. The batches of a stretch are then shuffled, so
 every epoch has a different order."""
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch.utils.data import RandomSampler, Sampler, default_collate
 
 from slipstream.data.samples.lengths import UnknownLengthsError, lengths_of
 
-STRETCH = 50  # batches within which samples are sorted
-LEAST_SAVED = 0.05  # of the padded batch; if less is saved, the order stays as it is
+STRETCH = 50  # number of batches in which samples are sorted together
+LEAST_SAVED = 0.05  # share of the padded batch; if less is saved, the order stays as it is
 
 
 def obstacle(arguments: dict[str, Any]) -> str:
-    """The reason why a loader with these arguments cannot be regrouped; "" if it can."""
+    """Returns the reason why a loader with these arguments cannot be regrouped, or "" if it can."""
     sampler, size = arguments["sampler"], arguments["batch_size"]
     if arguments["batch_sampler"] is not None:
         return "the script groups samples into batches itself (batch_sampler)"
@@ -55,7 +55,8 @@ class KnownLengths:
 
 
 class LengthBuckets(Sampler[int]):
-    """The sampler that regroups. It is not a RandomSampler, because frameworks replace those with their own."""
+    """The sampler that regroups. It is not a RandomSampler, because frameworks replace a RandomSampler with their
+    own."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class LengthBuckets(Sampler[int]):
             return self._try(order)
         except UnknownLengthsError as reason:
             self._give_up(str(reason))
-        except Exception as fault:  # an exception of the dataset is not raised here; the loop raises it if it recurs
+        except Exception as fault:  # not raised here; if the dataset raises it again, the loop gets it
             self._give_up(f"{type(fault).__name__}: {fault}")
         return order
 
@@ -117,8 +118,8 @@ class LengthBuckets(Sampler[int]):
 
 
 def regroup(order: Any, lengths: Any, batch_size: int) -> Any:
-    """Return the regrouped order, with every index once. An incomplete last batch stays as it is, so that `drop_last`
-    does not always drop the same samples."""
+    """Returns the regrouped order, with every index once. An incomplete last batch stays as it is. Otherwise
+    `drop_last` would always drop the same samples."""
     num_whole = len(order) - len(order) % batch_size
     random = np.random.default_rng(zlib.crc32(np.ascontiguousarray(order).tobytes()))  # depends only on the permutation
     parts = []
@@ -130,7 +131,7 @@ def regroup(order: Any, lengths: Any, batch_size: int) -> Any:
 
 
 def padding_share(order: Any, lengths: Any, batch_size: int) -> float:
-    """The share of padding if every batch is padded to its longest sample."""
+    """Returns the share of padding if every batch is padded to its longest sample."""
     sizes = lengths[order]
     batches = [sizes[at : at + batch_size] for at in range(0, len(sizes), batch_size)]
     whole = sum(int(batch.max()) * len(batch) for batch in batches)

@@ -1,8 +1,9 @@
 """Measures the length of every sample of a dataset: the length of its first sequence, or of its `input_ids`.
 
 A Hugging Face dataset with a column `input_ids` is measured in this process, from that column alone. Any other dataset
-is read sample by sample in a forked process where possible, so that files that it opens are not open in the script's
-process when that forks its workers. The measurement is refused if it would take too long or has side effects."""
+is read sample by sample, in a forked process where possible. Files that the dataset opens are then not open in the
+script's process when the script forks its workers. The measurement is refused if it would take too long or has side
+effects."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from slipstream.data.workers.worker_blockers import obstacle
 from slipstream.seams.rng_state import RngState
 
 MOST_S = 5.0
-_ESTIMATE_EVERY = 16  # samples between two estimates of the total time
+_ESTIMATE_EVERY = 16  # number of samples between two estimates of the total time
 _ROWS = 1000  # rows of a Hugging Face dataset that are read at a time
 _TOKENS = "input_ids"
 _TIMEOUT_FACTOR = 4.0  # after this multiple of the allowed time, the process counts as hanging
@@ -33,8 +34,8 @@ class UnknownLengthsError(Exception):
 
 
 def lengths_of(dataset: Any, most_s: float = MOST_S) -> Any:
-    """The lengths of all samples as an array. Raises UnknownLengthsError, for example if a sample draws random numbers.
-    The states of the generators are then restored."""
+    """Returns the lengths of all samples as an array. Raises UnknownLengthsError, for example if a sample draws random
+    numbers. The states of the generators are then restored."""
     is_forkable = "fork" in multiprocessing.get_all_start_methods()
     if _has_columns(dataset) or not is_forkable or obstacle({"dataset": dataset, "multiprocessing_context": "fork"}, 1):
         return _measure(dataset, most_s)
@@ -45,7 +46,7 @@ def lengths_of(dataset: Any, most_s: float = MOST_S) -> Any:
 
 
 def _measure_in_child(dataset: Any, most_s: float) -> Any:
-    """The lengths, or the reason why they cannot be measured."""
+    """Returns the lengths, or the reason why they cannot be measured."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     child = context.Process(target=_answer, args=(dataset, most_s, there), daemon=True)
@@ -53,9 +54,9 @@ def _measure_in_child(dataset: Any, most_s: float) -> Any:
     there.close()
     try:
         is_answered = here.poll(_TIMEOUT_FACTOR * most_s)
-        return here.recv() if is_answered else "measuring the lengths of its samples took too long"
+        return here.recv() if is_answered else "measuring the lengths of the samples took too long"
     except EOFError:
-        return "the process that measured the lengths of its samples died"
+        return "the process that measured the lengths of the samples died"
     finally:
         child.kill()
         child.join()
@@ -68,7 +69,7 @@ def _answer(dataset: Any, most_s: float, pipe: Any) -> None:
         pipe.send(_measure(dataset, most_s))
     except UnknownLengthsError as reason:
         pipe.send(str(reason))
-    except Exception as fault:  # an exception of the dataset; the training loop raises it if it recurs
+    except Exception as fault:  # an exception of the dataset; if it occurs again, the training loop gets it
         pipe.send(f"{type(fault).__name__}: {fault}")
 
 
@@ -81,7 +82,7 @@ def _measure(dataset: Any, most_s: float) -> Any:
         if has_drawn:
             before.restore()
     if has_drawn:
-        raise UnknownLengthsError("random numbers are drawn for its samples, so their lengths may change every time")
+        raise UnknownLengthsError("random numbers are drawn for the samples, so their lengths may change every time")
     return np.asarray(lengths, dtype=np.int64)
 
 
@@ -101,13 +102,13 @@ def _columns(dataset: Any, most_s: float) -> list[int]:
 def _samples(dataset: Any, most_s: float) -> list[int]:
     start_s = time.monotonic()
     lengths: list[int] = []
-    if reason := OutsideState(dataset).obstacle():  # it would happen once more than in the plain script
+    if reason := OutsideState(dataset).obstacle():  # reading a sample would do this once more than in the plain script
         raise UnknownLengthsError(reason)
     fingerprint: dict[str, Any] = {}
     for index in range(len(dataset)):
         length = length_of(dataset[index])
         if length is None:
-            raise UnknownLengthsError("its samples contain no sequence that has a length")
+            raise UnknownLengthsError("the samples contain no sequence that has a length")
         lengths.append(length)
         if index == 0:  # the first sample may open files
             fingerprint, start_s = look(dataset, 2), time.monotonic()
@@ -125,8 +126,8 @@ def _check_time(spent_s: float, num_done: int, num_samples: int, most_s: float) 
 
 
 def length_of(sample: Any) -> int | None:
-    """The length of a sample. For a mapping it is the length of `input_ids`, or else of the first value that has a
-    length. For a tuple it is the length of its first element."""
+    """Returns the length of a sample, or None. For a mapping it is the length of `input_ids`, or else of the first
+    value that has a length. For a tuple it is the length of its first element."""
     if isinstance(sample, Mapping):
         chosen = [sample[_TOKENS]] if _TOKENS in sample else sample.values()
         return next((length for value in chosen if (length := length_of(value)) is not None), None)

@@ -1,9 +1,9 @@
 """Caches whole samples from epoch to epoch, for datasets that always return the same sample for the same index.
 
-Each process first requests some samples twice to check this, and checks continue afterwards. If a random number is
-drawn, an attribute of the dataset or a variable that its functions read changes, or a sample differs, the whole cache
-is dropped, and the script reads its dataset directly again. A dataset whose functions print, write or set variables
-outside of it is not cached, because cached samples do not call them."""
+Each process first requests some samples twice, and checks continue afterwards. The whole cache is dropped if a random
+number is drawn, if an attribute of the dataset or a variable that its functions read changes, or if a sample differs.
+The script then reads its dataset directly again. A dataset whose functions print, write or set variables outside of
+themselves is not cached, because cached samples do not call these functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STATE = "_slipstream_reading"  # attribute of a fetcher
 
 
 def obstacle(loader: Any) -> str:
-    """The reason why this loader's samples cannot be cached; "" if they can."""
+    """Returns the reason why this loader's samples cannot be cached, or "" if they can."""
     dataset = loader.dataset
     if isinstance(dataset, IterableDataset):
         return "an iterable dataset yields its samples one at a time"
@@ -55,7 +55,8 @@ def obstacle(loader: Any) -> str:
 
 class SampleCache:
     """Patches torch's loaders so that samples of admitted datasets are cached. `tell_kept` receives the note of a
-    dataset when its first sample is cached, and `tell_not` the reason when a dataset is not or no longer cached."""
+    dataset when its first sample is cached. `tell_not` receives the reason when a dataset is not or no longer
+    cached."""
 
     def __init__(self, tell_kept: Callable[[Any], None], tell_not: Callable[[str], None]) -> None:
         self._tell_kept = tell_kept
@@ -64,7 +65,7 @@ class SampleCache:
         self._admitted: dict[int, Any] = {}
 
     def admit(self, dataset: Any, note: Any) -> None:
-        """Allow samples of this dataset to be cached. `note` is passed to `tell_kept` when they are."""
+        """Allows samples of this dataset to be cached. `note` is passed to `tell_kept` when they are."""
         self._admitted[id(dataset)] = note
 
     def install(self, patches: Patches) -> None:
@@ -76,7 +77,7 @@ class SampleCache:
     # --- in the script's process -------------------------------------------------------------------------------------
 
     def fill(self, loader: Any, limit_s: float) -> tuple[int, float]:
-        """Let other processes cache the samples of the epoch that is about to begin. Returns the number of cached
+        """Lets other processes cache the samples of the epoch that is about to begin. Returns the number of cached
         samples and the share of samples that were requested."""
         state = self._states.get(id(loader.dataset))
         if state is None or state.arena.reason:
@@ -93,7 +94,7 @@ class SampleCache:
                 reader.sample(index)
                 if is_early:
                     early.append(index)
-                    for one in early if reader.is_proved else []:  # none of these was cached during the proof
+                    for one in early if reader.is_proved else []:  # the samples of the proof were not cached
                         reader.sample(one)
                 reader.end_batch()
 
@@ -104,7 +105,7 @@ class SampleCache:
         return 0 if arena.reason else len(arena), share
 
     def _before_iter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Create the cache before workers are forked, so that they share it."""
+        """Creates the cache before workers are forked, so that they share it."""
         loader = args[0]
         if get_worker_info() is not None or id(loader.dataset) not in self._admitted:
             return
@@ -126,7 +127,7 @@ class SampleCache:
             self._report(state)
 
     def _report(self, state: SampleCacheState) -> None:
-        """Report what this process and its workers found out. Workers write it to the shared arena."""
+        """Reports what this process and its workers found out. Workers write that to the shared arena."""
         if state.is_told:
             return
         if state.arena.reason:

@@ -14,9 +14,8 @@ import torch
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _ALIGNED = 64
-_WASTE = (
-    2  # if the memory of a sample is larger than its own bytes by this factor, it is a small part of a larger array
-)
+# If the memory of a tensor or array is larger than its own bytes by this factor, it is a small part of a larger one.
+_WASTE = 2
 _HEAD = struct.Struct("<q")
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
@@ -109,8 +108,8 @@ class _Packer:
         return "array", len(self._arrays) - 1, array.dtype.str, array.shape, array.strides, flags
 
     def pieces(self) -> list[bytes]:
-        """The number of arrays, the bytes of each array, and for each storage the offset of its first byte followed by
-        its bytes."""
+        """Returns the number of arrays, then the bytes of each array, then two pieces for each storage: the offset of
+        its first byte, and its bytes."""
         found = [len(self._arrays).to_bytes(8, "little"), *self._arrays]
         for storage, (_, first, last, shown) in self._extents.items():
             start = first - first % _ALIGNED
@@ -121,13 +120,13 @@ class _Packer:
 
 
 def read_payload(memory: Any, at: int) -> SamplePayload:
-    """The payload whose bytes begin at `at` in `memory`."""
+    """Returns the payload whose bytes begin at `at` in `memory`."""
     spec, places = _places(memory, at)
     return SamplePayload(spec, [bytes(memory[start : start + size]) for start, size in places])
 
 
 def unpack(memory: Any, at: int) -> Any:
-    """A new sample that shares nothing with `memory`."""
+    """Returns a new sample that shares nothing with `memory`."""
     spec, places = _places(memory, at)
     return _Builder(memory, places).build(spec)
 

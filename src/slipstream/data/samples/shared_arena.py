@@ -1,7 +1,7 @@
 """Serialised samples in memory that this process and its forked workers share.
 
-Single samples are never removed. The whole arena can be dropped, and each process then releases the memory as soon as
-it notices. If a process dies while it writes, some bytes stay unused, and nothing else is affected."""
+Single samples are never removed. The whole arena can be dropped, and each process releases the memory as soon as it
+notices this. If a process dies while it writes, some bytes stay unused, and nothing else is affected."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from slipstream.machine.free_memory import free_bytes, total_bytes
 _HEAD_BYTES = 4096
 _REASON_AT, _REASON_BYTES = 64, 512
 _USED, _COUNT, _IS_DROPPED, _CHECKED = range(4)  # positions of the numbers in the head
-_CHECK_BYTES = 64 << 20  # written between two checks of the free memory
-_LEAST_LEFT = 0.1  # of the machine's memory; if less is free, nothing more is cached
+_CHECK_BYTES = 64 << 20  # number of bytes written between two checks of the free memory
+_LEAST_LEFT = 0.1  # share of the machine's memory; if less is free, nothing more is cached
 
 
 class ArenaEntry(NamedTuple):
@@ -44,7 +44,7 @@ class SharedArena:
         self._table: Any = np.frombuffer(self._memory, np.int64, num_samples * 3, _HEAD_BYTES).reshape(-1, 3)
         self._lock = (os.getpid(), threading.Lock())
         self._num_samples = num_samples
-        self._released_reason = ""  # the reason, once this process has released the memory
+        self._released_reason = ""  # the reason of the drop, once this process has released the memory
 
     def __len__(self) -> int:
         return int(self._head[_COUNT])
@@ -54,7 +54,7 @@ class SharedArena:
 
     @property
     def reason(self) -> str:
-        """Why any process dropped the arena; "" if it is not dropped."""
+        """Why a process dropped the arena, or "" if it is not dropped."""
         if self._released_reason or not self._head[_IS_DROPPED]:
             return self._released_reason
         text: bytes = self._memory[_REASON_AT : _REASON_AT + _REASON_BYTES]
@@ -70,7 +70,7 @@ class SharedArena:
                 self._head[_IS_DROPPED] = 1
 
     def release(self) -> None:
-        """Release the memory of a dropped arena in this process. Afterwards only `reason` can be used."""
+        """Releases the memory of a dropped arena in this process. Afterwards only `reason` can be used."""
         self._released_reason = self.reason or "it is no longer used"
         self._head = self._table = self._memory = self._file = None
 
@@ -79,7 +79,8 @@ class SharedArena:
         return ArenaEntry(at, num_bytes, writer) if at else None
 
     def put(self, index: int, payload: SamplePayload, writer: int) -> bool:
-        """Add a sample. Returns whether there was space. Other processes find it only when it is completely written."""
+        """Adds a sample. Returns whether there was space. Other processes find the sample only when it is completely
+        written."""
         data = payload.to_bytes()
         at = self._reserve(len(data))
         if not at:
@@ -99,7 +100,7 @@ class SharedArena:
         return read_payload(self._memory, entry.at)
 
     def _reserve(self, num_bytes: int) -> int:
-        """The offset to write at; 0 if there is no space."""
+        """Returns the offset to write at, or 0 if there is no space."""
         num_bytes += -num_bytes % 64
         with self._locked():
             used, checked = int(self._head[_USED]), int(self._head[_CHECKED])
@@ -114,8 +115,8 @@ class SharedArena:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Exclude other processes with a file lock, which is released if its holder dies, and other threads with a
-        thread lock, which is created again after a fork."""
+        """Returns a context that excludes other processes and threads. A file lock excludes processes, and is released
+        if its holder dies. A thread lock excludes threads, and is created again after a fork."""
         if self._lock[0] != os.getpid():
             self._lock = (os.getpid(), threading.Lock())
         with self._lock[1]:
@@ -127,7 +128,8 @@ class SharedArena:
 
 
 def _open() -> Any:
-    """An unnamed file that disappears with the last process that holds it. The size of /dev/shm does not limit it."""
+    """Returns an unnamed file that disappears with the last process that holds it. The size of /dev/shm does not limit
+    the file."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("slipstream-samples"), "r+b", buffering=0)
     return tempfile.TemporaryFile(buffering=0)

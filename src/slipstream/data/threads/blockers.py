@@ -1,7 +1,7 @@
 """Reasons why a loader's batches cannot be built in threads.
 
 `thread_obstacle` runs in the script's process, before the loader is built. It returns the reason as a clause, or "" if
-there is none. It does not test whether the dataset can be copied. That shows when the copies are made."""
+there is none. It does not test whether the dataset can be copied. An attempt to copy the dataset shows that later."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SEEDERS = {
     ("lightning", "pl_worker_init_function"),
     ("lightning_fabric", "pl_worker_init_function"),
 }
-_MOST = 256  # functions examined
+_MOST = 256  # maximum number of functions that are examined
 
 
 def thread_obstacle(arguments: dict[str, Any]) -> str:
@@ -58,7 +58,7 @@ def only_seeds(function: Any) -> bool:
 
 
 def _global_obstacle(name: str, value: Any) -> str:
-    """The reason if threads must not share this object, which is outside the dataset; "" if they may. Each thread has
+    """Returns the reason why threads must not share an object outside the dataset, or "" if they may. Each thread has
     its own copy of the dataset, but all threads share global and enclosed variables."""
     if issubclass(type(value), ModuleType):  # `isinstance` raises for a proxy of a dead object
         is_unsafe = value.__name__.partition(".")[0] in _UNSAFE
@@ -70,7 +70,7 @@ def _global_obstacle(name: str, value: Any) -> str:
 
 
 def _named(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """The global and enclosed names that the user's functions behind the dataset use, with their values."""
+    """Yields the global and enclosed names that the user's functions behind the dataset use, with their values."""
     seen: set[CodeType] = set()
     waiting = list(_functions(dataset))
     for _, value in walk(dataset):
@@ -101,5 +101,5 @@ def _outside(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             yield name, cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:  # the cell is still empty
             continue

@@ -1,6 +1,6 @@
 """Makes a copy of a dataset for each thread. The copies are made with pickle, as for a spawned worker process, but
-within this process. Objects with state are copied. Objects that only hold data, and locks and queues, are shared. A
-dataset that cannot be copied, such as one with an open file or a connection, is refused."""
+within this process. Objects with state are copied. Objects that only hold data are shared, and so are locks and queues.
+A dataset that cannot be copied, such as one with an open file or a connection, is refused."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 _SMALL = 2**20  # bytes; an array up to this size may be scratch space and is copied
-_MOST_ARRAYS = 256  # copied arrays; further arrays count as data
+_MOST_ARRAYS = 256  # maximum number of copied arrays; further arrays count as data
 _MANY = 1000  # elements; a longer container of plain values counts as data
 _LONG = 4096  # characters; a longer string is shared
-_MOST_OBJECTS = 300_000  # examined, which takes half a second
+_MOST_OBJECTS = 300_000  # maximum number of examined objects, which takes half a second
 _MOST_BYTES = 64 * 2**20
-_SEEN = 16  # elements of a large container that are examined in place of all
+_SEEN = 16  # elements of a large container that are examined instead of all
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _GUARDS = ("_thread", "threading", "queue", "_queue", "multiprocessing")  # locks and queues, which are made for sharing
 _SHARED_TYPES = (type, FunctionType, ModuleType, logging.Logger, logging.Handler)
@@ -30,7 +30,7 @@ class UncopyableError(ValueError):
 
 
 def duplicate(thing: Any, count: int) -> list[Any]:
-    """Return `count` copies of `thing`. Raises UncopyableError if it cannot be copied."""
+    """Returns `count` copies of `thing`. Raises UncopyableError if it cannot be copied."""
     sink = _Sink()
     writer = _Writer(sink)
     try:
@@ -58,7 +58,7 @@ class _Writer(pickle.Pickler):
         self._num_arrays = self._num_objects = 0
 
     def _keep(self, buffer: pickle.PickleBuffer) -> bool:
-        """Share large buffers (Arrow, NumPy). True means that pickle writes the buffer out, which copies it."""
+        """Shares large buffers (Arrow, NumPy). Returns True if pickle is to write the buffer out, which copies it."""
         if buffer.raw().nbytes <= _SMALL:
             return True
         self.buffers.append(buffer)
@@ -127,8 +127,8 @@ def _is_record(value: Any, depth: int) -> bool:
 
 
 def _array_bytes(thing: Any) -> int | None:
-    """The size of an array, or None if `thing` is not an array. A memory-mapped file and memory on a device always
-    count as large."""
+    """Returns the size of an array, or None if `thing` is not an array. A memory-mapped file and memory on a device
+    always count as large."""
     numpy: Any = sys.modules.get("numpy")
     if isinstance(thing, torch.Tensor):
         whole: Any = thing

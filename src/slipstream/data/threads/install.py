@@ -1,5 +1,6 @@
-"""Installs threads behind the script's own loaders. It records which loaders have threads and what is kept from epoch
-to epoch, and falls back to the loader's own iterator when threads do not work. The loader itself is not changed."""
+"""Installs threads for the script's own loaders. This module records which loaders have threads and what is kept from
+epoch to epoch. It falls back to the loader's own iterator when threads do not work. The loader itself is not
+changed."""
 
 from __future__ import annotations
 
@@ -36,14 +37,14 @@ class Threads:
         self._expected = 0
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
-        self._patches: Patches | None = None  # until draws are redirected
+        self._patches: Patches | None = None  # None once draws are redirected
 
     def expect(self, count: int) -> None:
-        """Set how many threads the loader that is being built now gets; 0 for none."""
+        """Sets how many threads the loader gets that is built next. 0 means none."""
         self._expected = count
 
     def install(self, patches: Patches) -> None:
-        """Follow every loader that is built from now on."""
+        """Gives threads to loaders that are built from now on, as `expect` says."""
         self.prepare(patches)
         patches.around(DataLoader, "__init__", "threads.init", None, self._after_init)
         patches.replace(DataLoader, "_get_iterator", self._starting(DataLoader._get_iterator))
@@ -70,7 +71,8 @@ class Threads:
         return _get_iterator
 
     def iterator_of(self, loader: Any, original: Callable[[], Any]) -> Any:
-        """An iterator with threads or, for a loader without threads, the one that `original` makes."""
+        """Returns an iterator with threads. For a loader without threads, returns the iterator that `original`
+        makes."""
         if loader not in self._counts or is_beside() or _is_unusual():
             return original()
         generators = save_generators(loader)
@@ -81,14 +83,14 @@ class Threads:
         except Exception as fault:
             self._retire(loader, f"the threads could not be started ({type(fault).__name__}: {fault})")
         generators.restore()
-        return original()  # an error of the script's own is raised again here
+        return original()  # raises an error of the script again
 
     def _start(self, loader: Any) -> ThreadedIter:
         if self._patches is not None:
-            redirect_draws(self._patches)  # as late as possible, when most modules of the program are imported
+            redirect_draws(self._patches)  # done late, because most modules of the program are imported by now
             self._patches = None
         count = self._counts[loader]
-        if loader.num_workers:  # the script's own workers would get the dataset as it is at the start of the epoch
+        if loader.num_workers:  # new copies, because workers would get the dataset as it is at the start of the epoch
             return ThreadedIter(loader, _slots(loader, max(count, loader.num_workers)), count, self._retire)
         fingerprint = fingerprint_of(loader)
         slots = self._reusable_slots(loader, fingerprint) or _slots(loader, count)
@@ -97,8 +99,8 @@ class Threads:
         return iterator
 
     def _reusable_slots(self, loader: Any, fingerprint: dict[str, Any]) -> list[WorkerSlot] | None:
-        """The slots of the last epoch, with everything that their datasets have opened or cached; None if they cannot
-        be used again."""
+        """Returns the slots of the last epoch, with everything that their datasets have opened or cached. Returns None
+        if the slots cannot be used again."""
         kept = self._kept.pop(loader, None)
         if kept is None or not kept.batch_threads.is_over:  # the last iterator is still being read
             return None

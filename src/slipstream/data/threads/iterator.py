@@ -1,6 +1,6 @@
 """A loader's iterator whose batches are built by threads. Batches come in the script's order, and the script's own
-generators advance as with its own loader. If threads cannot build the batches, the rest is built as the loader itself
-would build it."""
+generators advance as with its own loader. If threads cannot build the batches, the remaining batches are built as the
+loader itself would build them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from slipstream.data.threads.thread_pool import BatchTask, BatchThreads, WorkerS
 from slipstream.data.workers.dataset_fingerprint import difference, look
 from slipstream.seams.rng_state import RngState
 
-HELD = 2  # batches per thread, built or being built, unless the script sets prefetch_factor
+HELD = 2  # batches per thread that are built or being built, unless the script sets prefetch_factor
 
 
 class ThreadedIter(_BaseDataLoaderIter):
-    """Calls `retire` with the loader (None if it no longer exists) and the reason why it must not get threads again."""
+    """Calls `retire` with the loader and the reason when the loader must not get threads again. The loader is None if
+    it no longer exists."""
 
     def __init__(
         self, loader: DataLoader[Any], slots: list[WorkerSlot], num_threads: int, retire: Callable[[Any, str], None]
@@ -45,16 +46,16 @@ class ThreadedIter(_BaseDataLoaderIter):
         self._begin()
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
-        """Start the next epoch of a loader with persistent workers. Persistent workers build all batches that they were
-        given and then continue their random numbers, so the threads finish their batches first."""
+        """Starts the next epoch of a loader with persistent workers. Persistent workers build all batches that they
+        were given and then continue their random numbers. The threads therefore finish their batches first."""
         self.batch_threads.finish()
         self.batch_threads.dismiss()
         super()._reset(loader, first_iter)
         self._begin()
 
     def _prepare_slots(self, prepare: Callable[[int], None] | None) -> None:
-        """Call the worker_init_fn for each slot. It only sets seeds, because loaders with any other worker_init_fn keep
-        their worker processes."""
+        """Calls the worker_init_fn for each slot. The function only sets seeds, because loaders with any other
+        worker_init_fn keep their worker processes."""
         for number, slot in enumerate(self._slots if prepare is not None else ()):
             with slot.stream.drawn_from():
                 prepare(number)  # type: ignore[misc]
@@ -62,9 +63,9 @@ class ThreadedIter(_BaseDataLoaderIter):
     def _begin(self) -> None:
         self.batch_threads = BatchThreads(self._slots, self._num_threads, self._pinning())
         weakref.finalize(self, self.batch_threads.dismiss)
-        self._pending: dict[int, Any] = {}  # indices of batches that the script has not asked for yet
+        self._pending: dict[int, Any] = {}  # indices of batches that the script has not received yet
         self._num_drawn = self._num_given = 0
-        self._end: Exception | None = None  # what the sampler raised: its StopIteration or an error
+        self._end: Exception | None = None  # what the sampler raised: StopIteration or an error
         self._is_started = False
         self._fingerprint = look(self._dataset, 1)
         if self._num_workers:
@@ -86,7 +87,7 @@ class ThreadedIter(_BaseDataLoaderIter):
     # --- indices -----------------------------------------------------------------------------------------------------
 
     def _draw(self, count: int) -> None:
-        """Take indices from the sampler. This runs in the script's own thread, because the sampler and its random
+        """Takes indices from the sampler. This runs in the script's own thread, because the sampler and its random
         numbers belong to the script."""
         for _ in range(count if self._end is None else 0):
             try:
@@ -106,7 +107,7 @@ class ThreadedIter(_BaseDataLoaderIter):
         return self._pending.pop(number)
 
     def _take_end(self) -> Exception:
-        """Return what the sampler raised and drop the reference, because its traceback refers to this object."""
+        """Returns what the sampler raised and drops the reference, because the traceback refers to this object."""
         end, self._end = self._end, StopIteration()
         assert end is not None
         return end
@@ -136,8 +137,8 @@ class ThreadedIter(_BaseDataLoaderIter):
         return built.batch
 
     def _start(self) -> None:
-        """Send the first tasks and wait for the first batch. While the script's thread waits, only the data threads can
-        draw from the script's generators. If they do, threads are given up."""
+        """Sends the first tasks and waits for the first batch. While the script's thread waits, only the data threads
+        can draw from the script's generators. If they do, threads are given up."""
         self._is_started = True
         if not self._num_workers:
             self._draw(self._depth)
@@ -158,7 +159,7 @@ class ThreadedIter(_BaseDataLoaderIter):
             self.batch_threads.put(task)
 
     def _check_dataset(self) -> None:
-        """Give up threads if the script changes its dataset during the epoch. Without workers such a change takes
+        """Gives up threads if the script changes its dataset during the epoch. Without workers such a change takes
         effect at once, but the threads' copies do not change."""
         try:
             changed = "" if self._num_workers else difference(self._fingerprint, look(self._dataset, 1))
@@ -173,13 +174,14 @@ class ThreadedIter(_BaseDataLoaderIter):
     # --- without threads ---------------------------------------------------------------------------------------------
 
     def _build_here(self) -> Any:
-        """Build a batch with torch's own code for loaders without workers, so that the traceback of an exception has
+        """Builds a batch with torch's own code for loaders without workers, so that the traceback of an exception has
         the same frames."""
         next_data: Any = _SingleProcessDataLoaderIter._next_data
         return next_data(self)
 
     def _build_again(self, fault: str) -> Any:
-        """Build a batch that failed in a thread. If it fails here too, the script receives its own exception."""
+        """Builds a batch that failed in a thread. If the batch fails here too, the script receives its own
+        exception."""
         try:
             batch = self._build_here()
         except BaseException:
@@ -198,7 +200,7 @@ class ThreadedIter(_BaseDataLoaderIter):
 
 
 def _of_accelerator(name: str) -> Callable[..., Any]:
-    """A function of torch.accelerator. Torch 2.6 has the same functions under shorter names."""
+    """Returns a function of torch.accelerator. In torch 2.6 the function has a shorter name."""
     accelerator: Any = torch.accelerator
     found: Callable[..., Any] = getattr(accelerator, f"{name}_index", None) or getattr(accelerator, f"{name}_idx")
     return found

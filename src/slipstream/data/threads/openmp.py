@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import torch
 
-_SHARE = 65_536  # elements for each thread: twice the smallest share that torch gives to a thread
+_SHARE = 65_536  # elements for each thread; this is twice the smallest share that torch gives to a thread
 
 
 def loaded_runtimes() -> list[ctypes.CDLL]:
-    """The OpenMP runtimes that this process has already loaded. Loading another one would create a second thread
-    pool."""
+    """Returns the OpenMP runtimes that this process has already loaded. Loading another one would create a second
+    thread pool."""
     try:
         with open("/proc/self/maps") as maps:
             paths = dict.fromkeys(line.split()[-1] for line in maps if "omp" in line.rpartition("/")[2])
@@ -22,18 +22,19 @@ def loaded_runtimes() -> list[ctypes.CDLL]:
 
 
 def compute_alone() -> None:
-    """Use one OpenMP thread for the operations of the calling thread, as in a worker process. `torch.set_num_threads`
-    would also change it for threads that are created later, and for MKL."""
-    torch.get_num_threads()  # the first call in a thread sets the thread's number, which would undo ours later
+    """Makes the operations of the calling thread use one OpenMP thread, as in a worker process. `torch.set_num_threads`
+    would also change threads that are created later, and MKL."""
+    torch.get_num_threads()  # the first call in a thread sets the number; later it would undo our setting
     runtime = next((one for one in loaded_runtimes() if hasattr(one, "omp_set_num_threads")), None)
     if runtime is not None:
         runtime.omp_set_num_threads(1)
 
 
 def run_in_pool(function: Callable[[], object]) -> bool:
-    """Runs a function once in every thread of the pool that torch computes with, which is started if it does not exist.
-    Do not use this before the script trains: if a process forks afterwards, its child may be unable to compute. Returns
-    whether the runtime could be called. libgomp, libomp and Intel's runtime all have this entry point."""
+    """Runs a function once in every thread of the pool that torch computes with. The pool is started if it does not
+    exist. Do not call this before the script trains: if the process forks afterwards, its child may be unable to
+    compute. Returns whether the runtime could be called. libgomp, libomp and Intel's runtime all have this entry
+    point."""
     for library in loaded_runtimes():
         parallel = getattr(library, "GOMP_parallel", None)
         if parallel is None:

@@ -1,9 +1,9 @@
 """Random number streams for data threads.
 
-When a data thread draws from `random`, `numpy.random` or torch without its own generator, the numbers come from the
-stream of its worker slot, and the script's generators do not advance. A stream yields the same numbers that a worker
-process with the same number would draw. Draws that bypass the stream can be detected with an `RngState`, because
-they advance the script's generators."""
+A data thread may draw from `random`, `numpy.random` or torch without its own generator. The numbers then come from the
+stream of its worker slot, and the script's generators do not advance. A stream yields the numbers that a worker process
+with the number of the slot would draw. Draws that bypass the stream can be detected with an `RngState`, because they
+advance the script's generators."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RngStream:
 
     @contextlib.contextmanager
     def drawn_from(self) -> Iterator[None]:
-        """A context in which the current thread draws from this stream."""
+        """Returns a context in which the current thread draws from this stream."""
         _own.stream = self
         try:
             with self._mode:
@@ -59,8 +59,8 @@ class RngStream:
 
 
 class _Mode(TorchFunctionMode):
-    """Passes the stream's generator to each torch function that accepts a generator and was given none. The mode
-    affects only the calls of its own thread."""
+    """Passes the stream's generator to each torch function that accepts a generator and got none. The mode affects only
+    the calls of its own thread."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()
@@ -77,7 +77,8 @@ class _Mode(TorchFunctionMode):
 
 @functools.cache
 def _torch_draws() -> frozenset[Any]:
-    """Functions and methods of torch that have a parameter `generator`, according to torch's own schemas."""
+    """Returns the functions and methods of torch that have a parameter `generator`, according to torch's own
+    schemas."""
     schemas = torch._C._jit_get_all_schemas()
     names = {s.name.rpartition("::")[2] for s in schemas if any(a.name == "generator" for a in s.arguments)}
     found = [getattr(owner, name, None) for owner in (torch, torch.Tensor) for name in sorted(names)]
@@ -91,8 +92,8 @@ def _torch_draws() -> frozenset[Any]:
 
 
 def redirect_draws(patches: Patches) -> None:
-    """Patch these functions so that a data thread draws from its own stream. All other threads draw as before.
-    Functions that were imported by name are found in the namespaces of all modules."""
+    """Patches functions that draw from a hidden generator, so that a data thread draws from its own stream. All other
+    threads draw as before. Functions that were imported by name are found in the namespaces of all modules."""
     draws = {id(original): (original, ours) for original, ours in _hidden_draws()}
     for module in list(sys.modules.values()):
         if not isinstance(module, ModuleType):
@@ -156,8 +157,8 @@ def _divided(module: Any, name: str, own: Callable[[RngStream], Draw]) -> tuple[
 
 
 def own_generators() -> list[Any]:
-    """The generators that code without its own generator draws from in the current thread. To detect draws of a
-    dataset, use these generators: in a data thread they are not the script's."""
+    """Returns the generators that the current thread draws from where code has no generator of its own. Use them to
+    detect draws of a dataset, because in a data thread they are not the script's generators."""
     stream = getattr(_own, "stream", None)
     if stream is None:
         return default_generators()

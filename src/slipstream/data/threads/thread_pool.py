@@ -1,4 +1,4 @@
-"""Threads that build whole batches. The number of a batch determines its worker slot, which is a copy of the dataset
+"""Threads that build whole batches. The number of a batch determines its worker slot. A slot has a copy of the dataset
 and a random number stream. Each slot builds its batches in order, so the result does not depend on the speed of the
 threads."""
 
@@ -19,12 +19,12 @@ from slipstream.data.threads.openmp import compute_alone
 from slipstream.data.threads.rng_streams import RngStream
 from slipstream.seams import data_threads
 
-_POLL_S = 1.0  # how often a waiting thread checks whether the threads that it waits for are alive
+_POLL_S = 1.0  # time after which a waiting thread checks whether the threads that it waits for are alive
 _EXIT_TIMEOUT_S = 5.0
 
 
 class WorkerSlot:
-    """The objects that one worker process would have for itself."""
+    """The objects that one worker process would own."""
 
     def __init__(self, fetcher: Any) -> None:
         self.fetcher = fetcher
@@ -34,13 +34,14 @@ class WorkerSlot:
 class BatchTask(NamedTuple):
     number: int
     index: Any
-    has_grad: bool  # of the thread that asks for the batch, because these modes are thread-local
+    # The modes of the thread that asks for the batch, because modes are thread-local.
+    has_grad: bool
     is_inference: bool
 
 
 class BuiltBatch(NamedTuple):
     batch: Any
-    fault: str = ""  # the exception that was raised instead
+    fault: str = ""  # the exception that was raised instead of a batch
 
 
 class BatchThreads:
@@ -67,7 +68,7 @@ class BatchThreads:
             self._turn.notify_all()
 
     def wait_for(self, number: int, timeout_s: float = 0.0) -> bool:
-        """Wait until the batch is built. Returns False after the timeout; 0 means no timeout."""
+        """Waits until the batch is built. Returns False after the timeout. 0 means no timeout."""
         with self._turn:
             waited_s = 0.0
             while number not in self._built:
@@ -82,7 +83,7 @@ class BatchThreads:
         return True
 
     def take(self, number: int) -> BuiltBatch:
-        """Remove and return a batch that `wait_for` has reported as built."""
+        """Removes and returns a batch that `wait_for` has reported as built."""
         with self._turn:
             return self._built.pop(number)
 
@@ -91,15 +92,15 @@ class BatchThreads:
             return number in self._built
 
     def finish(self) -> None:
-        """Wait until all tasks are built, including those that nobody will take."""
+        """Waits until the batches of all tasks are built, even if nobody takes them."""
         with self._turn:
             while (self._waiting or self._busy) and any(thread.is_alive() for thread in self._threads):
                 self._turn.wait(_POLL_S)
 
     def dismiss(self) -> None:
-        """End the threads. Each thread completes the batch that it is building. Other batches are dropped."""
+        """Ends the threads. Each thread completes the batch that it is building. Other batches are dropped."""
         if os.getpid() != self._process:
-            return  # a forked child has this object but not its threads, and nobody would release a held lock there
+            return  # a forked child has this object but not its threads, and nothing would release a held lock there
         with self._turn:
             self._is_over = True
             self._waiting.clear()
@@ -167,7 +168,7 @@ _pools: weakref.WeakSet[BatchThreads] = weakref.WeakSet()
 
 @atexit.register
 def dismiss_all() -> None:
-    """End all data threads before the interpreter shuts down. A thread that returns from C code after the shutdown
+    """Ends all data threads before the interpreter shuts down. A thread that returns from C code after the shutdown
     would crash."""
     pools = list(_pools)
     for batch_threads in pools:

@@ -1,11 +1,11 @@
-"""Pickles a batch in a worker so that its contents travel in reused shared buffers.
+"""Pickles a batch in a worker so that its contents are sent in reused shared buffers.
 
 The message holds only the numbers of the buffers. Small tensors without a buffer are written into the message. Only
-tensors that nothing but the batch holds are treated in this way. A tensor that the dataset also holds is sent in
+tensors that nothing but the batch holds are sent in these two ways. A tensor that the dataset also holds is sent in
 torch's own way.
 
-Large NumPy arrays travel in shared buffers too. The main process rebuilds them exactly as the unpickler does. NumPy is
-not imported here: if there is an array, NumPy is already imported."""
+Large NumPy arrays are sent in shared buffers too. The main process rebuilds them exactly as the unpickler does. NumPy
+is not imported at the top of this module: if there is an array, NumPy is already imported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch._utils import ExceptionWrapper
 from slipstream.data.transport.buffer_mirror import adopt, hand_out, new_shared_storage, open_payload
 from slipstream.data.transport.buffer_pool import FREE, SMALL, VACANT, Buffer, Pool, holders_of
 
-_LARGE = 2**16  # bytes, the capacity of a pipe
+_LARGE = 2**16  # bytes; this is the capacity of a pipe
 _NUMBERS = "biufc"
 
 
@@ -54,13 +54,13 @@ def read_array(storage: Any, dtype: Any, shape: tuple[int, ...], order: str) -> 
     return array
 
 
-_MOST_EXAMINED = 10_000  # values of a batch; searching a long list of numbers takes too long
+_MOST_EXAMINED = 10_000  # maximum number of values of a batch, because searching a long list of numbers takes too long
 _DEEPEST = 5
 _LEAVES = (str, bytes, int, float, bool, complex, type(None))
-# Reference counts of an object that only the batch holds: by its container, by our variable and by the argument of
-# `getrefcount`.
+# Reference counts of an object that only the batch holds. The references come from its container, our variable and the
+# argument of `getrefcount`.
 _IN_CONTAINER = 3
-_AT_TOP_LEVEL = 4  # torch's worker loop has its own variable for the batch, besides the message
+_AT_TOP_LEVEL = 4  # of the batch itself; a variable of torch's worker loop refers to it too
 _reductions: Any = torch.multiprocessing.reductions
 
 
@@ -77,7 +77,7 @@ class BatchPayload:
 
 
 class PayloadQueue:
-    """A worker's queue to the main process that sends batches in buffers."""
+    """A worker's queue to the main process. It sends batches in buffers."""
 
     def __init__(self, queue: Any, pool: Pool) -> None:
         self._queue = queue
@@ -97,7 +97,7 @@ class PayloadQueue:
 
 
 def pack(pool: Pool, message: tuple[Any, Any]) -> BatchPayload | None:
-    """Pickle a message of torch's worker loop. Returns None if nothing in the batch can travel in a buffer."""
+    """Pickles a message of torch's worker loop. Returns None if nothing in the batch can be sent in a buffer."""
     batch = message[1]
     is_own = sys.getrefcount(batch) <= _AT_TOP_LEVEL
     found = list(_holdings([(batch, is_own)]))
@@ -120,8 +120,8 @@ def pack(pool: Pool, message: tuple[Any, Any]) -> BatchPayload | None:
 
 
 def _fill(pool: Pool, storage: Any) -> Buffer | None:
-    """Copy a storage that was created elsewhere into a buffer. This is still faster than sending it in new shared
-    memory, whose pages must first be faulted in."""
+    """Copies a storage that other code created into a buffer. This is faster than sending it in new shared memory,
+    whose pages the system must first provide."""
     buffer = pool.take(storage.nbytes())
     if buffer is not None:
         bytes_of(buffer.storage).copy_(bytes_of(storage))
@@ -137,14 +137,15 @@ class _Pickler(ForkingPickler):
         self._file = io.BytesIO()
         super().__init__(self._file)
         self._pool = pool
-        self.chosen: dict[int, Buffer] = {}  # by the storage whose contents they hold
-        self.sent: list[Buffer] = []  # buffers that were pickled; an object may leave out tensors that it holds
+        self.chosen: dict[int, Buffer] = {}  # by the storage whose contents the buffer holds
+        # Buffers that were pickled. The pickle of an object may leave out some of its tensors.
+        self.sent: list[Buffer] = []
         self.small: set[int] = set()  # storages whose bytes are written into the message
         self._held: list[torch.Tensor] = []
 
     def choose(self, storage: Any, buffer: Buffer) -> None:
         self.chosen[storage._cdata] = buffer
-        self._held.append(bytes_of(buffer.storage))  # a reference, so that the pool does not give it to the next tensor
+        self._held.append(bytes_of(buffer.storage))  # because of this reference, the pool does not lend the buffer
 
     def pickle(self, message: Any) -> bytes:
         self.dump(message)
@@ -182,7 +183,7 @@ class _Pickler(ForkingPickler):
 
 
 def _storages(found: list[tuple[Any, bool]]) -> dict[int, tuple[Any, int]]:
-    """Every storage of a batch, with the number of its tensors that only the batch holds."""
+    """Returns every storage of a batch, with the number of its tensors that only the batch holds."""
     storages: dict[int, tuple[Any, int]] = {}
     for tensor, is_own in found:
         if isinstance(tensor, torch.Tensor) and _is_plain(tensor):
@@ -200,8 +201,8 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _holdings(things: list[tuple[Any, bool]]) -> Iterator[tuple[Any, bool]]:
-    """Yields the tensors and arrays inside containers and plain objects, each with whether only the batch holds it. If
-    something else holds a container, its contents do not belong to the batch alone either."""
+    """Yields the tensors and arrays inside containers and plain objects. Each comes with whether only the batch holds
+    it. If other code holds a container, it also holds the contents of the container."""
     num_left = _MOST_EXAMINED
     for _ in range(_DEEPEST):
         below: list[tuple[Any, bool]] = []

@@ -1,5 +1,5 @@
-"""The main process's side of the buffers that its workers reuse. It keeps each buffer mapped, hands it out as the
-storage of a batch, and detects when the script no longer holds it. A buffer that the script shares with another
+"""The main process's side of the buffers that its workers reuse. It keeps each buffer mapped, hands the buffer out as
+the storage of a batch, and detects when the script no longer holds it. A buffer that the script shares with another
 process, or that a forked child inherits, is never reused."""
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class BufferMirror:
         return self._buffers[number].storage
 
     def look(self) -> None:
-        """Return buffers that the script no longer holds to the worker, and unmap buffers that the worker dropped."""
+        """Returns buffers that the script no longer holds to the worker, and unmaps buffers that the worker has
+        dropped."""
         for number in list(self._out):
             if self._buffers[number].is_alone():
                 self._out.discard(number)
@@ -45,7 +46,8 @@ class BufferMirror:
             self.states[number] = VACANT
 
     def retire(self, ident: int | None = None) -> None:
-        """Never reuse the buffers that the script holds, or only the storage `ident`."""
+        """Marks the buffers that the script holds as never reused. With `ident`, only the buffer with this storage is
+        marked."""
         for number in list(self._out):
             if ident in (None, self._buffers[number].ident):
                 self._out.discard(number)
@@ -57,7 +59,8 @@ class BufferMirrors:
     """All mirrors of this process. Batches may arrive in the script's thread and in the thread that pins memory."""
 
     def __init__(self) -> None:
-        # Reentrant: garbage collection while the lock is held may destroy an iterator, which calls `forget`.
+        # The lock is reentrant, because garbage collection may destroy an iterator while the lock is held. Its
+        # finalizer calls `forget`.
         self._lock = threading.RLock()
         self._by_key: dict[Key, BufferMirror] = {}
 
@@ -65,8 +68,8 @@ class BufferMirrors:
         return len(self._by_key)
 
     def receive(self, key: Key | None, states: Any) -> bool:
-        """Prepare for a message from this pool; `key` is None if the message has no buffer. Returns False if the pool
-        is unknown because its iterator no longer exists."""
+        """Prepares for a message from a pool. `key` is None if the message has no buffer. Returns False if the pool is
+        unknown because its iterator no longer exists."""
         with self._lock:
             if key is not None and states is not None and key not in self._by_key:
                 self._by_key[key] = BufferMirror(states)
@@ -89,15 +92,15 @@ class BufferMirrors:
                 mirror.retire(ident)
 
     def forget(self, processes: Collection[int]) -> None:
-        """Forget the pools of these worker processes, which have ended. Batches that the script still holds stay
+        """Forgets the pools of these worker processes, which have ended. Batches that the script still holds stay
         valid."""
         with self._lock:
             for key in [key for key in list(self._by_key) if key[0] in processes]:
                 del self._by_key[key]
 
     def reset(self) -> None:
-        """In a forked child: start with no mirrors, because the child has no workers yet, and with a new lock, because
-        a thread that the child does not have may have held the old one."""
+        """Starts again in a forked child. The child has no mirrors, because it has no workers yet. It needs a new lock,
+        because a thread that does not exist in the child may have held the old lock."""
         self._lock = threading.RLock()
         self._by_key = {}
 
@@ -111,20 +114,20 @@ os.register_at_fork(before=MIRRORS.retire, after_in_child=MIRRORS.reset)
 
 def open_payload(key: Key | None, states: Any, payload: bytes) -> Any:
     if not MIRRORS.receive(key, states):
-        return None, None  # the iterator no longer exists; torch uses the same message when it ends an iterator
+        return None, None  # the iterator no longer exists; torch sends this message too when it ends an iterator
     return pickle.loads(payload)
 
 
 def adopt(key: Key, number: int, rebuild: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Receive a buffer that is sent for the first time, in torch's own way of sending a storage."""
+    """Receives a buffer that is sent for the first time. It is sent in torch's own way."""
     storage = rebuild(*args)
     MIRRORS.adopt(key, number, storage)
     return storage
 
 
 def new_shared_storage(contents: bytes) -> Any:
-    """Rebuild a small storage that came through the pipe. As with torch's own transport, it has its own shared
-    memory."""
+    """Rebuilds a small storage that came through the pipe. It gets its own shared memory, as in torch's own
+    transport."""
     kind: Any = torch.UntypedStorage
     storage = kind._new_shared(len(contents))
     ctypes.memmove(storage.data_ptr(), contents, len(contents))

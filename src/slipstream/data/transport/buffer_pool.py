@@ -2,10 +2,10 @@
 
 The storages are torch's own and have exactly the size of a tensor's storage, so a batch in them looks like any other. A
 storage is overwritten only when nothing holds it, neither in the worker nor in the main process. The main process
-reports that in a table of bytes in shared memory.
+reports this in a table of bytes in shared memory.
 
-`lent_storages` marks code in a worker that overwrites each shared storage that it creates completely. Such a storage
-may be a reused one."""
+`lent_storages` marks code in a worker that creates shared storages and overwrites them completely. Such a storage may
+be a reused one."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ import torch
 from slipstream.data.workers.shm_budget import SHM_SHARE, SPARE
 
 NUM_STATES = 1024
-DESCRIPTOR_SHARE = 8  # buffers may use one in eight of the allowed open files; each is an open file in both processes
+DESCRIPTOR_SHARE = 8  # buffers use at most one in eight of the allowed open files; both processes open each buffer
 SHM = "/dev/shm"
-SMALL = 2**16  # bytes; a pipe carries this size well, so such a buffer is made only if the size occurs repeatedly
+SMALL = 2**16  # bytes; a pipe carries this size well, so a buffer this small is made only for a size that occurs again
 _NUM_REMEMBERED = 64  # sizes
 
-# The process in brackets may change the state. The other process never changes it.
+# The states of a buffer. Only the process in brackets may change the state.
 VACANT = 0  # the main process does not know the buffer [worker]
-OUT = 1  # being sent, or held by the script [main process]
-FREE = 2  # mapped in the main process and held by nothing there [worker]
-RETIRED = 3  # shared by the script with another process, so never written again [worker]
-DROPPED = 4  # no longer kept by the worker [main process]
+OUT = 1  # the buffer is being sent, or the script holds it [main process]
+FREE = 2  # the main process maps the buffer, and nothing there holds it [worker]
+RETIRED = 3  # the script shares the buffer with another process, so it is never written again [worker]
+DROPPED = 4  # the worker no longer keeps the buffer [main process]
 
 _use_count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 
@@ -59,7 +59,7 @@ class Buffer:
         self.storage = storage
         self.ident: int = storage._cdata
         self.num_bytes: int = storage.nbytes()
-        self.batch = 0  # the number of the batch that it was last sent with
+        self.batch = 0  # the number of the last batch that the buffer was sent with
 
     def is_alone(self) -> bool:
         """Whether nothing else in this process holds the storage: no tensor, view or graph, and no other reference to
@@ -70,13 +70,13 @@ class Buffer:
 
 
 def holders_of(storage: Any) -> int:
-    """The number of tensors that use this storage, without the Python object that the caller holds."""
+    """Returns the number of tensors that use this storage. The Python object that the caller holds is not counted."""
     assert _use_count is not None
     return _use_count(storage._cdata) - 1
 
 
 def why_not() -> str:
-    """The reason why this torch version or this system cannot reuse buffers; "" if it can."""
+    """Returns the reason why this torch version or this system cannot reuse buffers, or "" if it can."""
     if _use_count is None:
         return "this torch version does not report how many tensors use a storage"
     processes: Any = torch.multiprocessing
@@ -86,7 +86,8 @@ def why_not() -> str:
 
 
 def most_buffers(num_workers: int) -> int:
-    """How many buffers each of `num_workers` workers may have, given the number of files that a process may open."""
+    """Returns how many buffers each of `num_workers` workers may have, given the number of files that a process may
+    open."""
     import resource  # not available on every system
 
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -114,12 +115,12 @@ class Pool:
         self._largest = 0  # bytes of the largest batch
         self._wanted = 0  # bytes requested by the batch that is being built
         self.batch = 0  # the number of the batch that is being built
-        self.sending = 0  # the storage that we are sending for the first time
+        self.sending = 0  # the storage that is being sent for the first time
         self.is_in_service = True
         self._has_travelled = False
 
     def take(self, num_bytes: int) -> Buffer | None:
-        """A buffer that may be overwritten; None if torch should allocate new memory."""
+        """Returns a buffer that may be overwritten, or None if torch should allocate new memory."""
         self._wanted += num_bytes
         for buffer in reversed(self._by_size.get(num_bytes, ())):
             if self.states[buffer.number] in (VACANT, FREE) and buffer.is_alone():
@@ -128,8 +129,8 @@ class Pool:
         return self._make(num_bytes) if num_bytes > SMALL or num_bytes in self._sizes else None
 
     def lend(self, num_bytes: int) -> Any:
-        """The storage of such a buffer, or None. After an error in the pool it is always None, so that the script is
-        not affected."""
+        """Returns the storage of a buffer that may be overwritten, or None. After an error in the pool the result is
+        always None, so the script is not affected."""
         try:
             is_here = self.is_in_service and threading.get_ident() == self.thread
             buffer = self.take(num_bytes) if is_here else None
@@ -153,7 +154,7 @@ class Pool:
             buffer.batch = self.batch
             same = self._by_size[buffer.num_bytes]
             same.remove(buffer)
-            same.append(buffer)  # the most recently used buffer is taken first, as it is most likely in the CPU cache
+            same.append(buffer)  # the last used buffer is taken first, because it is most likely in the CPU cache
         self._largest = max(self._largest, sum(buffer.num_bytes for buffer in sent))
         self._wanted = 0
         self._sizes.extend(self._asked)
@@ -161,7 +162,7 @@ class Pool:
         self.batch += 1
 
     def abandon(self, buffer: Buffer) -> None:
-        """Stop using a buffer that is shared by other code. The receiver may keep it, so its number is not used
+        """Stops using a buffer that other code shares. The receiver may keep the buffer, so its number is not used
         again."""
         self._abandoned.add(buffer.number)
         self._forget(buffer)
@@ -177,7 +178,7 @@ class Pool:
             return None
         try:
             buffer = Buffer(number, self._new_shared(num_bytes))
-        except RuntimeError:  # no space left: torch tries again and raises its own error
+        except RuntimeError:  # there is no space left; torch tries again and raises its own error
             return None
         self._buffers[number] = self._by_ident[buffer.ident] = buffer
         self._by_size.setdefault(num_bytes, []).append(buffer)
@@ -230,7 +231,7 @@ _thread = threading.local()
 
 @contextmanager
 def lent_storages() -> Iterator[None]:
-    """A context in which shared storages that this thread creates may be reused ones."""
+    """Returns a context in which shared storages that this thread creates may be reused ones."""
     _thread.is_lending = True
     try:
         yield

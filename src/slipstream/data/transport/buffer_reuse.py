@@ -22,7 +22,7 @@ from slipstream.data.workers.worker_loop import DATA_QUEUE, WorkerLoop, check_ar
 from slipstream.seams.patching import Patches
 
 _SHARING = ("_share_fd_cpu_", "_share_filename_cpu_")  # methods that share a storage with another process
-_FRAMES_UP = 3  # from the creation of a storage up to the function that requests it
+_FRAMES_UP = 3  # frames from the creation of a storage up to the function that requests it
 
 
 class BufferReuse:
@@ -34,7 +34,8 @@ class BufferReuse:
         self._wanted: dict[int, str] = {}  # by the id of the dataset, because frameworks may build a loader again
 
     def want(self, dataset: Any, note: str = "") -> None:
-        """Use buffers in loaders of this dataset. `note` is reported when such a loader starts workers."""
+        """Registers a dataset, so that loaders of this dataset use buffers. `note` is reported when a loader of this
+        dataset starts workers."""
         self._wanted[id(dataset)] = note
 
     def install(self, patches: Patches) -> None:
@@ -75,7 +76,7 @@ def _nothing(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result:
 
 
 class ReusingLoop(WorkerLoop):
-    """Torch's own worker loop with another queue to the main process. It also works in spawned workers."""
+    """Torch's own worker loop with another queue to the main process. It works in spawned workers too."""
 
     def __init__(self, original: Callable[..., None], depth: int = 0, most_buffers: int = 0) -> None:
         super().__init__(original)
@@ -99,7 +100,8 @@ def _spawned(depth: int, most_buffers: int) -> ReusingLoop:
 
 
 def install_pool(depth: int, most_buffers: int) -> Pool:
-    """In a worker: let torch's own collate function allocate from a pool, until the worker ends."""
+    """Creates a pool in a worker and returns it. Until the worker ends, torch's own collate function allocates from the
+    pool."""
     patches = Patches(lambda seam, fault: None, lambda: False)
     new_shared: Any = torch.UntypedStorage._new_shared
     pool = Pool(depth, most_buffers, new_shared)
@@ -123,8 +125,8 @@ def install_pool(depth: int, most_buffers: int) -> Pool:
 
 
 def _is_collating() -> bool:
-    """Whether torch's own collate function creates the storage. It is recognised by its frame, because a wrapper around
-    it would appear in the script's tracebacks."""
+    """Whether torch's own collate function creates the storage. The function is recognised by its frame, because a
+    wrapper around it would appear in the script's tracebacks."""
     frame = sys._getframe(2)
     for _ in range(_FRAMES_UP):
         if frame.f_code is collate.collate_tensor_fn.__code__:

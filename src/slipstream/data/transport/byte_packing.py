@@ -3,8 +3,9 @@
 Unpacking is only a table lookup, so it gives exactly the same bits on every device. Every value is checked while it is
 packed. Images with more than 256 values in a channel, or with values that are not equally spaced, are refused.
 
-`PackedBatches` carries the bytes along with the tensor of floats: in the tensor's own pickle from the worker, through
-pinning, until the script asks for the tensor on the device. The batch itself stays as the loader made it."""
+`PackedBatches` carries the bytes along with the tensor of floats. They are in the tensor's own pickle from the worker,
+and they are pinned with the tensor. They are used when the script asks for the tensor on the device. The batch itself
+stays as the loader made it."""
 
 from __future__ import annotations
 
@@ -19,21 +20,21 @@ from slipstream.data.transport.live_batches import LiveBatches
 from slipstream.seams.patching import Patches
 
 _SPAN = 256  # different bytes
-_FEWEST_VALUES = 16  # needed to determine their spacing
+_FEWEST_VALUES = 16  # number of different values that determine the spacing
 _MOST_CHANNELS = 4
-_LEAST_ELEMENTS = 16 * 1024  # the copy of a smaller tensor is mostly overhead
+_LEAST_ELEMENTS = 16 * 1024  # for a smaller tensor, a copy is mostly overhead
 _TOLERANCE = 0.05  # deviation from equal spacing, as a share of the distance between two values
 _UNKNOWN = 0x7FC00000  # NaN, which is never packed
-_MOST_TRIES = 8  # batches of nearly one colour before packing is given up
+_MOST_TRIES = 8  # after this many batches of nearly one colour, packing is given up
 
 
 class Packed(NamedTuple):
-    levels: torch.Tensor  # uint8, shaped as the floats
-    tables: torch.Tensor  # float32, channels x 256
+    levels: torch.Tensor  # uint8, with the shape of the floats
+    tables: torch.Tensor  # float32, with the shape (channels, 256)
 
 
 def unpack(packed: Packed) -> torch.Tensor:
-    """The floats, on the device of the packed tensors."""
+    """Returns the floats, on the device of the packed tensors."""
     levels, tables = packed
     num_channels = tables.shape[0]
     start = torch.arange(0, num_channels * _SPAN, _SPAN, dtype=torch.int32, device=levels.device)
@@ -53,7 +54,7 @@ class MisfitError(Exception):
 
 
 class Packer:
-    """Packs the tensor at one position of each batch. It keeps the values that it has seen."""
+    """Packs the tensor at one position of each batch. It remembers the values that it has seen."""
 
     def __init__(self) -> None:
         self.is_hopeless = False
@@ -61,7 +62,8 @@ class Packer:
         self._num_tries = 0
 
     def pack(self, images: torch.Tensor) -> Packed | None:
-        """The packed images; None if they were not made from bytes or if that is not known yet."""
+        """Returns the packed images. Returns None if the images were not made from bytes, or if that is not known
+        yet."""
         if self.is_hopeless:
             return None
         try:
@@ -88,7 +90,7 @@ class Packer:
         levels = torch.empty(images.shape, dtype=torch.uint8)
         for channel, line in enumerate(self._lines):
             lowest = None
-            while lowest != line.lowest:  # a value that is darker than all before shifts all bytes of the batch
+            while lowest != line.lowest:  # a value that is lower than all earlier ones shifts all bytes of the batch
                 lowest = line.lowest
                 for image, level in zip(images[:, channel], levels[:, channel], strict=True):
                     line.pack(image, level)
@@ -108,7 +110,7 @@ class _Line:
 
     @classmethod
     def through(cls, values: torch.Tensor) -> _Line | None:
-        """The line through these values; None if there are too few different values."""
+        """Returns the line through these values, or None if there are too few different values."""
         distinct = torch.unique(values)
         if len(distinct) > _SPAN or not bool(distinct.isfinite().all()):
             raise MisfitError
@@ -119,7 +121,7 @@ class _Line:
         return line
 
     def pack(self, image: torch.Tensor, level: torch.Tensor) -> None:
-        """Write the bytes of one image's channel into `level`."""
+        """Writes the bytes of one image's channel into `level`."""
         slots = self._slots(image)
         if not self._holds(slots, image):
             self._add(torch.unique(image))
@@ -155,7 +157,7 @@ class _Line:
         self.lowest, self._highest = low, high
 
 
-_receiver: list[PackedBatches] = []  # receive the bytes of tensors that are unpickled in this process
+_receiver: list[PackedBatches] = []  # objects that get the bytes of tensors that are unpickled in this process
 
 
 class PackedBatches:
@@ -178,7 +180,8 @@ class PackedBatches:
         self._tensors.add(tensor, (packed, tensor._version))
 
     def of(self, tensor: torch.Tensor) -> Packed | None:
-        """The packed bytes of a tensor; None if it has none or was changed since it was packed."""
+        """Returns the packed bytes of a tensor. Returns None if the tensor has none or was changed since it was
+        packed."""
         packed, version = self._tensors.note_on(tensor) or (None, None)
         return packed if version == tensor._version else None
 
@@ -196,7 +199,7 @@ class PackedBatches:
 
 
 def receive(rebuild: Callable[..., Any], args: tuple[Any, ...], levels: Any, tables: Any) -> Any:
-    """In the process that reads the batch: rebuild the tensor as torch does, and store its bytes."""
+    """Rebuilds the tensor as torch does, and stores its bytes. The process that reads the batch calls this function."""
     tensor = rebuild(*args)
     for batches in _receiver:
         batches.add(tensor, Packed(levels, tables))

@@ -80,7 +80,7 @@ class ByteCopies:
 
 
 class PackingLoop(WorkerLoop):
-    """Torch's own worker loop that packs each batch when it is sent. It works in forked workers only."""
+    """Torch's own worker loop, but each batch is packed when it is sent. It works in forked workers only."""
 
     def __init__(self, original: Callable[..., None], pack: Callable[[Any], None]) -> None:
         super().__init__(original)
@@ -107,4 +107,4 @@ class PackingQueue:
 
 
 def _after_copy(token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """The original method made this copy. There is nothing to do."""
+    """Does nothing, because the original method made this copy."""

@@ -15,11 +15,12 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 class Copy(msgspec.Struct, frozen=True):
     device: torch.device
     dtype: torch.dtype | None  # None: unchanged
-    is_plain: bool  # nothing but the device changes
+    is_plain: bool  # whether nothing but the device changes
 
 
 def read_copy(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Copy | None:
-    """The copy that a call makes. `args` starts with the tensor. None if the call names no device or is unknown."""
+    """Returns the copy that a call makes, or None if the call names no device or is unknown. `args` starts with the
+    tensor."""
     try:
         if name == "to":
             return _read_to(args, kwargs)
@@ -46,13 +47,13 @@ def _index(device: Any, kind: str) -> int:
 
 
 def without_waiting(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-    """The same call with non_blocking=True; None if the script passed the flag by position."""
+    """Returns the same arguments with non_blocking=True, or None if the script passed the flag by position."""
     if any(isinstance(value, bool) for value in args[1:]):
         return None
     return args, {**kwargs, "non_blocking": True}
 
 
 def waits_not(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the call itself sets non_blocking. Among positional arguments it is the first flag."""
+    """Whether the call itself sets non_blocking. Among positional arguments it is the first bool."""
     flags = [value for value in args[1:] if isinstance(value, bool)]
     return bool(kwargs.get("non_blocking", flags[0] if flags else False))

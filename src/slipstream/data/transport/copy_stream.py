@@ -1,4 +1,4 @@
-"""Copies to a device on a separate stream, while the device computes. Each copy has an event."""
+"""Copies to a device on a separate stream while the device computes. Each copy has an event."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Device(Protocol):
         ...
 
     def start(self, tensor: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, Any]:
-        """Start a copy in parallel to everything that is running. Returns the copy and a ticket for its completion."""
+        """Starts a copy in parallel to everything that is running. Returns the copy and a ticket for its completion."""
         ...
 
     def receive(self, copy: torch.Tensor, ticket: Any) -> None:
-        """Make the work that the caller submits from now on wait for the copy."""
+        """Makes the work that the caller submits from now on wait for the copy."""
         ...
 
 
@@ -43,5 +43,5 @@ class Accelerator:
     def receive(self, copy: torch.Tensor, ticket: Any) -> None:
         current = torch.get_device_module(copy.device).current_stream(copy.device)
         current.wait_event(ticket)
-        # The memory belongs to the copy stream. This keeps the allocator from reusing it while this stream reads it.
+        # The memory belongs to the copy stream. The allocator must not reuse it while the current stream reads it.
         copy.record_stream(current)

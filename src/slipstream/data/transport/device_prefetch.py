@@ -1,6 +1,6 @@
 """Copies the next batch to the device while the step runs. The script gets its batch as the loader made it. When the
-script asks for a tensor of the batch on the device, it receives the finished copy. Tensors that the script stops asking
-for are no longer copied."""
+script asks for a tensor of the batch on the device, it receives the finished copy. If the script stops asking for a
+tensor, the tensor is no longer copied."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slipstream.data.transport.live_batches import LiveBatches
 from slipstream.seams.nested import walk_tensors
 from slipstream.seams.patching import Patches, Substitute
 
-_MOST_MISSES = 3  # unused copies of a tensor in a row, after which it is no longer copied
+_MOST_MISSES = 3  # after this many unused copies in a row, a tensor is no longer copied
 
 
 class CopyInFlight:
@@ -48,13 +48,12 @@ class DevicePrefetch:
         self._on_change = on_change
         self._in_service = True
         self._next: weakref.WeakKeyDictionary[Any, CopiedBatch] = weakref.WeakKeyDictionary()  # by iterator
-        self._wanted: dict[
-            int, dict[str, torch.device]
-        ] = {}  # by dataset: the tensors that the script copies, and where
+        # The tensors that the script copies and their devices, by dataset.
+        self._wanted: dict[int, dict[str, torch.device]] = {}
         self._misses: dict[tuple[int, str], int] = {}
-        self._live_batches = LiveBatches()  # tensors of the last returned batch, with dataset and path
-        self._copies: dict[int, CopyInFlight] = {}  # by the id of the tensor, which the copy keeps alive
-        self._last: tuple[int, dict[str, int]] | None = None  # dataset, and the tensor's id of each copy by path
+        self._live_batches = LiveBatches()  # tensors of the last returned batch, with their dataset and path
+        self._copies: dict[int, CopyInFlight] = {}  # by the id of the source, which CopyInFlight keeps alive
+        self._last: tuple[int, dict[str, int]] | None = None  # the dataset, and the id of each copied tensor by path
         self._has_changed = False
 
     def install(self, patches: Patches) -> None:
@@ -67,7 +66,7 @@ class DevicePrefetch:
     # --- batches -----------------------------------------------------------------------------------------------------
 
     def _after_iter(self, token: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._next.pop(result, None)  # in a reset iterator, the prefetched batch belongs to the last epoch
+        self._next.pop(result, None)  # if the iterator was reset, its prefetched batch belongs to the last epoch
 
     def _asking(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def __next__(iterator: Any) -> Any:  # noqa: N807
@@ -114,7 +113,7 @@ class DevicePrefetch:
         self._last = dataset, {path: id(in_flight.source) for path, in_flight in loaded.copies.items()}
 
     def _settle(self) -> None:
-        """Count copies of the last batch that the script did not use. A tensor whose copy is unused three times in a
+        """Counts copies of the last batch that the script did not use. A tensor whose copy is unused three times in a
         row is no longer copied."""
         if self._last is None:
             return

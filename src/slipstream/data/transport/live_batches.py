@@ -1,4 +1,5 @@
-"""The tensors of batches that loaders returned and that the script still holds. They are held by weak references."""
+"""The tensors of batches that loaders returned and that the script still holds. This module holds only weak references
+to them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class LiveBatches:
         self._references[key] = weakref.ref(tensor, lambda _: self._references.pop(key, None)), note
 
     def note_on(self, tensor: torch.Tensor) -> Any:
-        """The note that was added with the tensor; None if the tensor was not added."""
+        """Returns the note that was added with the tensor, or None if the tensor was not added."""
         reference, note = self._references.get(id(tensor), (None, None))
         return note if reference is not None and reference() is tensor else None
 

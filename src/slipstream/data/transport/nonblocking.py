@@ -1,6 +1,6 @@
-"""Makes the host not wait for copies of loaders' batches to the device. Only copies to the device, from pinned memory
-that a loader returned, are changed. A copy from the device, or from a buffer that the script overwrites, would be a
-data race."""
+"""Makes the host not wait for copies of loaders' batches to the device. Only copies to the device from pinned memory
+that a loader returned are changed. A copy from the device, or from a buffer that the script overwrites, would be a data
+race without waiting."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Fingerprints of a dataset, to detect whether the script changes it.
 
 A fingerprint covers the attributes of the dataset, of its transforms and of the datasets that it wraps, to a small
-depth. Nothing of the user's is called, and properties are not evaluated. An object's type is read with `type`, because
-`isinstance` reads `__class__`, which raises for a proxy of a dead object.
+depth. No function of the user is called, and properties are not evaluated. An object's type is read with `type`,
+because `isinstance` reads `__class__`, which raises for a proxy of a dead object.
 
-`Elements` holds the contents of a long list and compares them with the list later without touching an element. Taking
-a reference to an element writes to its memory (the reference count), and after a fork each page that is written to is
+`Elements` holds the contents of a long list and compares them with the list later without touching an element. Taking a
+reference to an element writes to its memory (the reference count), and after a fork each page that is written to is
 duplicated. On a Python version whose list layout is unknown, elements are touched."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from logging import Logger
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-_MOST = 256  # objects; a fingerprint is taken once an epoch and must take no noticeable time
-_MOST_ELEMENTS = 16  # of a list or dictionary; enough for transforms, and few enough to leave out samples
+_MOST = 256  # maximum number of objects; a fingerprint is taken in every epoch and must take no noticeable time
+_MOST_ELEMENTS = 16  # of a list or dictionary; this is enough for transforms, and leaves out most samples
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _TUPLED = frozenset((*_PLAIN, tuple))
 _MOST_BYTES = 64 * 2**20  # of all arrays together; reading them takes a twentieth of a second
@@ -82,25 +82,26 @@ def _name(key: Any) -> str:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """The attributes that the object itself holds. Its `__getattr__` is not called. A proxy has those of its object."""
+    """Returns the attributes that the object itself holds. Its `__getattr__` is not called. A proxy has the attributes
+    of its object."""
     read: Any = getattr if type(value) in weakref.ProxyTypes else object.__getattribute__
     try:
         attributes = read(value, "__dict__")
-    except Exception:  # it holds none, or it is a proxy of a dead object
+    except Exception:  # the object has none, or is a proxy of a dead object
         return {}
     return attributes if type(attributes) is dict else {}
 
 
 def look(root: Any, depth: int = 4) -> dict[str, Any]:
-    """A fingerprint to compare with a later one. It holds plain values themselves, and the identity and size of
+    """Returns a fingerprint to compare with a later one. It holds plain values themselves, and the identity and size of
     everything else. It does not cover the contents of arrays and lists."""
     return {path: _token(value) for path, value in _reach(root, depth)}
 
 
 def look_closely(root: Any, depth: int = 4, before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A fingerprint that also covers the contents of arrays and of lists of plain values, up to a limit of size. In a
-    list that has not changed since the fingerprint `before`, no element is touched, because workers would then get
-    copies of the memory of the elements."""
+    """Returns a fingerprint that also covers the contents of arrays and of lists of plain values, up to a limit of
+    size. In a list that has not changed since the fingerprint `before`, no element is touched. Otherwise workers would
+    get copies of the memory of the elements."""
     reader = _Reader()
     earlier = before or {}
     fingerprint = {}
@@ -111,7 +112,8 @@ def look_closely(root: Any, depth: int = 4, before: dict[str, Any] | None = None
 
 
 def unread(fingerprint: dict[str, Any]) -> str:
-    """The first attribute that was too large to read, so that a change of it would not be noticed; "" if none."""
+    """Returns the first attribute that was too large to read, or "" if there is none. A change of that attribute would
+    not be noticed."""
     return next((path.lstrip(".") for path, token in fingerprint.items() if token[1] is _UNREAD), "")
 
 
@@ -125,7 +127,8 @@ class _Reader:
         self._known: dict[int, Any] = {}
 
     def read(self, value: Any, is_known: bool, content: Any) -> Any:
-        """`content` is what the previous fingerprint holds for this object. `is_known` says whether it was there."""
+        """Returns a checksum of the value. `content` is what the previous fingerprint holds for this object. `is_known`
+        says whether the previous fingerprint has the object."""
         if id(value) not in self._known:
             self._known[id(value)] = self._checksum(value, is_known, content)
         return self._known[id(value)]
@@ -162,7 +165,7 @@ class _Reader:
             return _UNREAD
         kinds = set(map(type, values))
         if not kinds <= _TUPLED:
-            return None  # a list of objects: `walk` covers the first ones
+            return None  # in a list of objects, `walk` covers the first ones
         if tuple in kinds and not {type(part) for one in values if type(one) is tuple for part in one} <= set(_PLAIN):
             return None
         return Elements(values)
@@ -198,7 +201,7 @@ def is_uncounted(value: Any) -> bool:
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """The name of the first attribute that changed; "" if none did."""
+    """Returns the name of the first attribute that changed, or "" if none did."""
     if _is_equal(before, now):
         return ""
     for path in (*now, *before):
@@ -250,8 +253,8 @@ def _addresses_in_tuple(values: tuple[Any, ...]) -> bytes:
 
 
 def _is_known() -> bool:
-    """Whether this Python lays out lists and tuples as assumed here. Checked on a list and a tuple whose elements have
-    known addresses. Memory outside them is not read."""
+    """Whether this Python lays out lists and tuples as assumed here. A list and a tuple whose elements have known
+    addresses show it. Memory outside of them is not read."""
     elements = [object() for _ in range(5)]
     wanted = b"".join(ctypes.c_void_p(id(element)) for element in elements)
     is_plain = list.__basicsize__ == 5 * _WORD  # header (3 words), pointer to the items, allocated capacity

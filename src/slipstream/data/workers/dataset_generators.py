@@ -14,7 +14,8 @@ from slipstream.seams.rng_state import is_generator
 
 
 def generators_of(dataset: Any) -> list[Any]:
-    """A generator that the dataset creates later is not included."""
+    """Returns the generators that the dataset can draw from. A generator that the dataset creates later is not
+    included."""
     return [*own_generators(), *_reachable(dataset)]
 
 
@@ -38,5 +39,5 @@ def _enclosed(function: FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:  # the cell is still empty
             continue

@@ -1,8 +1,9 @@
 """What the user's functions behind a dataset use and do outside of the dataset: the global and enclosed variables that
 they read, and the calls that print or write.
 
-The functions are `__getitem__` and what it leads to: transforms, methods and functions that it names, in the user's own
-files. Their bytecode is examined and nothing is called. Functions of installed packages are not examined."""
+The functions are `__getitem__` and the transforms, methods and functions in the user's own files that it names,
+directly or through others. Their bytecode is examined, and nothing is called. Functions of installed packages are not
+examined."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from slipstream.data.workers.dataset_fingerprint import look, look_closely, walk
 from slipstream.seams.rng_state import is_generator
 from slipstream.seams.user_code import is_user_code
 
-_ENTRIES = ("__getitem__", "__call__", "forward", "__getattr__")  # called without being named in the code
-_MOST = 256  # functions examined
+_ENTRIES = ("__getitem__", "__call__", "forward", "__getattr__")  # Python or torch calls these; no code names them
+_MOST = 256  # maximum number of functions that are examined
 _WRAPPERS: tuple[Any, ...] = (
     *(property, classmethod, staticmethod, functools.partial),
     *(functools.cached_property, functools._lru_cache_wrapper),
@@ -36,11 +37,11 @@ _WRITERS = frozenset(
         *("exception", "critical", "system", "Popen", "check_call", "executemany", "commit", "send", "sendall"),
     )
 )
-_MODE = re.compile(r"[rbt]*[wax+][rbtwax+]*")  # of `open`, for writing
+_MODE = re.compile(r"[rbt]*[wax+][rbtwax+]*")  # modes of `open` for writing
 
 
 class _Facts(NamedTuple):
-    """What the bytecode of one function says, including the functions inside it."""
+    """What the bytecode of one function shows. Functions inside the function are included."""
 
     names: frozenset[str]  # all names, of attributes and methods too
     loaded: frozenset[str]  # global variables that are read
@@ -58,9 +59,10 @@ class OutsideState:
         self._search(dataset)
 
     def obstacle(self) -> str:
-        """The first thing that one of the functions does outside of the dataset, as a clause; "" if nothing is seen."""
+        """Returns the first thing that one of the functions does outside of the dataset, as a clause, or "" if nothing
+        is seen."""
         if len(self._functions) >= _MOST:
-            return f"its samples come from more than {_MOST} functions, too many to examine"
+            return f"the samples come from more than {_MOST} functions, which are too many to examine"
         for code, function in self._functions.items():
             facts = _facts_of(code)
             name = function.__qualname__.rpartition("<locals>.")[2]
@@ -71,16 +73,17 @@ class OutsideState:
         return ""
 
     def look(self, depth: int = 2) -> dict[str, Any]:
-        """A fingerprint of the variables, without the contents of arrays and lists."""
+        """Returns a fingerprint of the variables, without the contents of arrays and lists."""
         return _renamed(look(self._values(), depth + 1))
 
     def look_closely(self, depth: int = 4, before: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A fingerprint that covers the contents too, up to a limit of size. `before` is an earlier one."""
+        """Returns a fingerprint that covers the contents of arrays and lists too, up to a limit of size. `before` is an
+        earlier fingerprint."""
         earlier = {path.removesuffix(_SUFFIX): token for path, token in (before or {}).items()}
         return _renamed(look_closely(self._values(), depth + 1, earlier))
 
     def values(self) -> Iterator[Any]:
-        """The variables, and what they hold, to a small depth."""
+        """Yields the variables and what they hold, to a small depth."""
         return (value for _, value in walk(self._values(), 3))
 
     def generators(self) -> Iterator[Any]:
@@ -89,8 +92,8 @@ class OutsideState:
     # --- which functions ---------------------------------------------------------------------------------------------
 
     def _search(self, dataset: Any) -> None:
-        """Find functions until no new one is named. A method is looked up in all types found, because the bytecode does
-        not tell which object it is called on."""
+        """Finds functions until no new one is named. A method is looked up in all types found, because the bytecode
+        does not tell which object it is called on."""
         names, num_done = set(_ENTRIES), 0
         self._add(dataset)
         while num_done < _MOST:
@@ -124,7 +127,7 @@ class OutsideState:
     # --- their variables ---------------------------------------------------------------------------------------------
 
     def _values(self) -> SimpleNamespace:
-        """The variables by name, as they are now, as attributes of one object."""
+        """Returns one object whose attributes are the present values of the variables, by name."""
         found = SimpleNamespace()
         for function in self._functions.values():
             for name, value in _outside(function):
@@ -143,13 +146,13 @@ _SUFFIX = " outside"
 
 
 def _renamed(fingerprint: dict[str, Any]) -> dict[str, Any]:
-    """Name the variables as outside, so that a message that ends with "of the dataset" is true."""
+    """Marks the names of the variables as outside, because messages end with "of the dataset"."""
     return {path + _SUFFIX: token for path, token in fingerprint.items()}
 
 
 def _outside(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The global and enclosed variables that a function reads, with their values. Of a module of the user's, these are
-    the variables in it that the function names."""
+    """Yields the global and enclosed variables that a function reads, with their values. For a module of the user,
+    yields the variables of the module that the function names."""
     facts = _facts_of(function.__code__)
     for name in facts.loaded:
         if name not in function.__globals__:
@@ -164,13 +167,13 @@ def _outside(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             yield name, cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:  # the cell is still empty
             continue
 
 
 def _functions_in(value: Any) -> Iterator[FunctionType]:
-    """The function itself, or the one inside a method, property, partial or decorator."""
-    for _ in range(8):  # wrappers inside wrappers
+    """Yields the function itself, or the function inside a method, property, partial or decorator."""
+    for _ in range(8):  # a wrapper may contain another one
         if issubclass(type(value), FunctionType):
             yield value
         elif issubclass(type(value), MethodType):

@@ -2,7 +2,7 @@
 draws its random numbers at the same moments as in the unchanged script.
 
 Torch alone would draw them at other moments. With workers, torch asks the sampler for an iterator twice and takes
-indices already in `iter()`. With persistent workers, it draws no seed for a new epoch."""
+indices already in `iter()`. With persistent workers, torch draws no seed for a new epoch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slipstream.data.workers.dataset_fingerprint import difference, unread
 from slipstream.data.workers.loader_fingerprint import WorkerWatch, fingerprint_for_workers, save_generators
 from slipstream.seams.patching import Patches
 
-_MOST_LENT = 4  # loaders that have added persistent workers at a time
+_MOST_LENT = 4  # maximum number of loaders that have added workers at a time
 # lent: the script has no workers, and persistent workers are added. kept: the script's own workers are made persistent.
 Kind = Literal["lent", "kept"]
 _STATE = "_slipstream_epoch"  # attribute of an iterator
@@ -34,12 +34,12 @@ class LoaderEpoch:
     def __init__(self, loader: Any, watch: WorkerWatch | None) -> None:
         self.loader = weakref.ref(loader)
         self.is_primed = True  # whether indices were sent to the workers
-        self.watch = watch  # begun when the workers received the dataset; None if it cannot be examined
+        self.watch = watch  # since the workers received the dataset; None if the dataset cannot be examined
 
 
 class LoaderEpochs:
-    """Patches torch's loader so that chosen loaders have added or persistent workers. `tell` receives the reason when
-    a loader does not get them or loses them."""
+    """Patches torch's loader so that chosen loaders have added or persistent workers. `tell` receives the reason when a
+    loader does not get these workers or loses them."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -51,7 +51,7 @@ class LoaderEpochs:
         self._watch: Callable[..., Any] = lambda iterator, epoch: None
 
     def expect(self, kind: Kind | None) -> None:
-        """Set the kind of the loader that is being built now."""
+        """Sets the kind of the loader that is built next."""
         self._expected = kind
 
     def install(self, patches: Patches) -> None:
@@ -64,7 +64,8 @@ class LoaderEpochs:
         patches.around(DataLoader, "__init__", "persistent_epochs.init", None, self._after_init)
         patches.around(DataLoader, "__iter__", "persistent_epochs.iter", self._before_iter, _nothing)
         patches.replace(DataLoader, "_get_iterator", self._starting(DataLoader._get_iterator))
-        # Torch ends the workers of an iterator whose start failed, but sets the attribute at the end of the start.
+        # If the start of an iterator fails, torch ends its workers and reads this attribute. Torch itself sets the
+        # attribute only at the end of the start.
         patches.replace(iterator, "_workers_status", _Available())
         patches.replace(iterator, "_reset", self._resetting(iterator._reset))
         patches.replace(iterator, "_next_data", self._asking(iterator._next_data))
@@ -101,7 +102,7 @@ class LoaderEpochs:
             self._release(loader)._shutdown_workers()
 
     def _withdraw(self, loader: Any) -> None:
-        """Let the loader read its dataset as the script wrote it."""
+        """Makes the loader read its dataset as the script wrote it."""
         if loader._iterator is not None:
             is_in_use = self._is_in_use(loader)
             iterator = self._release(loader)
@@ -124,8 +125,8 @@ class LoaderEpochs:
         return _get_iterator
 
     def _start(self, loader: Any, original: Callable[[Any], Any]) -> Any:
-        """Start an epoch with added workers, or without them if that fails. Memory may be short, and a loader that is
-        read inside another loader's worker cannot have workers."""
+        """Starts an epoch with added workers, or without workers if that fails. It may fail because memory is short, or
+        because the loader is read inside another loader's worker."""
         if self._num_lent() >= _MOST_LENT:
             self._tell("a loader continues without workers: four other loaders already have added workers")
             _without_workers(loader)
@@ -139,7 +140,7 @@ class LoaderEpochs:
             )
             _without_workers(loader)
             generators.restore()
-        return original(loader)  # an error of the script's own is raised again here
+        return original(loader)  # raises an error of the script again
 
     def _num_lent(self) -> int:
         lent = [loader for loader, kind in self._kinds.items() if kind == "lent" and loader.num_workers]
@@ -162,7 +163,7 @@ class LoaderEpochs:
 
     def _begin(self, iterator: Any, loader: Any, kind: Kind, indices: Any, reset: Callable[[], None]) -> None:
         setattr(iterator, _STATE, LoaderEpoch(loader, self._look(loader.dataset)))
-        if kind == "kept":  # torch's own order: indices are taken at once, from a second iterator over the sampler
+        if kind == "kept":  # as torch does: indices are taken at once, from a second iterator over the sampler
             reset()
             return
         with _held_back(iterator, indices):
@@ -170,14 +171,14 @@ class LoaderEpochs:
         getattr(iterator, _STATE).is_primed = False
 
     def _is_in_use(self, loader: Any) -> bool:
-        """Whether the loader's iterator has batches left and something besides the loader holds it."""
+        """Whether the loader's iterator has batches left and other code than the loader holds it."""
         epoch: LoaderEpoch | None = vars(loader._iterator).get(_STATE)
         is_over = not loader._iterator._task_info and (epoch is None or epoch.is_primed)
         return not is_over and self._holds[loader].is_shared()
 
     def _release(self, loader: Any) -> Any:
-        """Detach the loader's iterator and return it. At its end it stops its workers, as if they were not
-        persistent."""
+        """Detaches the loader's iterator and returns it. The iterator stops its workers when it ends, as if they were
+        not persistent."""
         self._holds.pop(loader).release()
         iterator, loader._iterator = loader._iterator, None
         iterator._persistent_workers = False
@@ -199,7 +200,7 @@ class LoaderEpochs:
         return _next_data
 
     def _watch_dataset(self, iterator: Any, epoch: LoaderEpoch) -> None:
-        """Remove added workers if the script changes its dataset during the epoch. Without workers such a change takes
+        """Removes added workers if the script changes its dataset during the epoch. Without workers such a change takes
         effect at once, but the added workers do not see it."""
         loader = epoch.loader()
         if epoch.watch is None or loader is None:
@@ -223,11 +224,11 @@ def _nothing(token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: 
 def _without_workers(loader: Any) -> None:
     loader.num_workers = 0
     loader.prefetch_factor = None
-    vars(loader)["persistent_workers"] = False  # not by assignment, which torch forbids after __init__
+    vars(loader)["persistent_workers"] = False  # torch forbids the assignment after __init__
 
 
 def _draw_seed(loader: Any) -> int:
-    """Draw a seed in the same way as torch does when it starts workers."""
+    """Draws a seed in the way in which torch does when it starts workers, and returns it."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
 
 
@@ -243,7 +244,8 @@ class _Restart:
 
 @contextlib.contextmanager
 def _held_back(iterator: Any, indices: Any) -> Iterator[None]:
-    """During a reset, take no index from the sampler and create no second iterator over it, as without workers."""
+    """Returns a context for a reset. In it, no index is taken from the sampler and no second iterator over the sampler
+    is created, as without workers."""
     sampler = iterator._index_sampler
     iterator._index_sampler = _Restart(indices)
     iterator._try_put_index = lambda: None
@@ -256,7 +258,8 @@ def _held_back(iterator: Any, indices: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reseeded(iterator: Any) -> Iterator[None]:
-    """During a reset, seed persistent workers for the new epoch as torch seeds workers that it starts."""
+    """Returns a context for a reset. In it, persistent workers are seeded for the new epoch as torch seeds workers that
+    it starts."""
     queues = iterator._index_queues
     iterator._index_queues = [ReseedingQueue(queue, worker._ResumeIteration, iterator._base_seed) for queue in queues]
     try:
@@ -279,10 +282,11 @@ class _Available:
 
 
 class IteratorHold:
-    """Keeps the iterator alive until its loader is destroyed, so that it never becomes part of a cycle.
+    """Keeps the iterator alive until its loader is destroyed. The iterator then never becomes part of a reference
+    cycle.
 
-    Torch ends workers in the iterator's `__del__`. If the loader is part of a reference cycle (a Trainer, a caught
-    exception), that is too late: the queues are gone by then, and torch waits five seconds for each worker in vain."""
+    Torch ends workers in the iterator's `__del__`. If the loader is part of a cycle (a Trainer, a caught exception),
+    that is too late: the queues no longer exist, and torch waits five seconds for each worker in vain."""
 
     def __init__(self, loader: Any, iterator: Any) -> None:
         self._box = [iterator]
@@ -307,8 +311,8 @@ class IteratorHold:
 
 
 class ReseedingQueue:
-    """Wraps a worker's index queue during a reset and adds the seed to torch's own "resume" message, which the worker
-    unpickles after all messages of the last epoch and before any message of the next."""
+    """Wraps a worker's index queue during a reset and adds the seed to torch's own "resume" message. The worker
+    unpickles this message after all messages of the last epoch and before any message of the next."""
 
     def __init__(self, queue: Any, resume_type: type, base_seed: int) -> None:
         self._queue = queue
@@ -334,9 +338,10 @@ class _Reseed:
 
 
 def reseed(message: Any, base_seed: int) -> Any:
-    """Unpickled in the worker: seed the generators as torch does when a worker starts. Returns torch's own message."""
+    """Seeds the generators as torch does when a worker starts, and returns torch's own message. The worker calls this
+    function when it unpickles the message."""
     info = get_worker_info()
-    if info is not None:  # the worker sends the message back to the main process, which must keep its generators
+    if info is not None:  # not in the main process, which unpickles the message too when the worker sends it back
         with contextlib.suppress(Exception):  # with an unknown torch version the worker keeps its current generators
             _seed_worker(info, base_seed)
     return message
@@ -351,4 +356,4 @@ def _seed_worker(info: Any, base_seed: int) -> None:
 
         generate: Any = worker._generate_state
         np.random.seed(generate(base_seed, info.id))
-    object.__setattr__(info, "seed", seed)  # not by assignment, because the object is frozen
+    object.__setattr__(info, "seed", seed)  # the object is frozen, so an assignment fails

@@ -1,18 +1,21 @@
-"""How many batches may be held ready at once, given the free space in /dev/shm and in memory. A pure function of
+"""How many batches may be held at once, given the free space in /dev/shm and in memory. This is a pure function of
 records."""
 
 from __future__ import annotations
 
 from slipstream.records import Environment, Loader
 
-SHM_SHARE = 0.5  # of the free space: other programs use it too, and workers die with a bus error when it is full
-MEMORY_SHARE = 0.25
-SPARE = 3  # batches of a worker beyond those held ready: one being built, one in use by the script, one being released
+# Maximum share of the free space in /dev/shm. Other programs use /dev/shm too. Workers die with a bus error when it is
+# full.
+SHM_SHARE = 0.5
+MEMORY_SHARE = 0.25  # of the machine's memory or of its limit
+# Batches of a worker beyond the prefetched ones: one is being built, the script uses one, and one is being released.
+SPARE = 3
 ENDLESS = 1_000_000
 
 
 def num_batches_held(environment: Environment, loader: Loader) -> int:
-    """How many batches all workers together may have built ahead of their use."""
+    """Returns how many batches all workers together may have built before they are used."""
     batch_bytes = sum(facts.num_bytes for facts in loader.tensor_facts)
     if batch_bytes <= 0:
         return ENDLESS

@@ -3,9 +3,9 @@
 `obstacle` runs in the script's process, before the loader is built, with the arguments of the loader. It returns the
 reason as a clause, or "" if there is none.
 
-`does_shard` tells whether an iterable dataset divides its data among workers. A dataset that does not would yield all
-of its data in each worker. The check is conservative: a dataset counts as undivided unless its code is seen to ask
-which worker it runs in."""
+`does_shard` tells whether an iterable dataset divides its data among workers. Otherwise each worker would yield all of
+the data. The check is conservative: a dataset counts as undivided unless its code is seen to ask which worker it runs
+in."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from slipstream.seams.loader import start_method_of
 # Handles that processes must not share, because an offset, a transaction or a connection belongs to one process.
 _UNSHARED = ("h5py.", "sqlite3.", "lmdb.", "socket.", "zipfile.", "tarfile.", "netCDF4.", "tables.file.", "_io.")
 _HARMLESS = (io.BytesIO, io.StringIO)
-_MOST_PICKLED = 2**31  # bytes; each spawned worker gets its own copy
+_MOST_PICKLED = 2**31  # maximum size of the pickle in bytes, because each spawned worker gets its own copy
 
 
 def obstacle(arguments: dict[str, Any], num_workers: int) -> str:
     dataset = arguments["dataset"]
     if num_workers and multiprocessing.current_process().daemon:
-        return "the process that builds the loader may not start others"
+        return "the process that builds the loader may not start other processes"
     if isinstance(dataset, (IterDataPipe, MapDataPipe)):
         return "data pipes do their own sharding and seeding"
     if isinstance(dataset, IterableDataset):
@@ -85,7 +85,7 @@ def _shared_handle(dataset: Any) -> str:
 
 
 def handle_kind(value: Any) -> str:
-    """The name of the type if `value` is an open handle that cannot be shared; "" for anything else."""
+    """Returns the name of the type if `value` is an open handle that cannot be shared, or "" for anything else."""
     if any(value is stream for stream in (sys.stdin, sys.stdout, sys.stderr)):
         return ""
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -111,7 +111,7 @@ def is_main_guarded() -> bool:
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
     if path is None:
-        return True  # a notebook or an interactive session: no main module is imported again
+        return True  # in a notebook or an interactive session, no main module is imported again
     line = 0
     frame = sys._getframe()
     while frame is not None:
@@ -157,14 +157,14 @@ def _pickle_obstacle(thing: Any) -> str:
 
 
 _QUESTION = get_worker_info.__name__
-_MOST = 64  # functions examined
+_MOST = 64  # maximum number of functions that are examined
 
 
 def does_shard(dataset: Any) -> bool:
     if _asks(dataset):
         return True
     inner = vars(dataset).get("dataset") if hasattr(dataset, "__dict__") else None
-    return isinstance(inner, IterableDataset) and does_shard(inner)  # a wrapper passes on the samples of its dataset
+    return isinstance(inner, IterableDataset) and does_shard(inner)  # a wrapper yields the samples of `inner`
 
 
 def _asks(dataset: Any) -> bool:

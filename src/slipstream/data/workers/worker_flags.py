@@ -1,6 +1,6 @@
 """Flags that forked workers raise for the process that forked them.
 
-Each flag is a byte in a shared page of memory, optionally with a short text. The main process reads the flags when the
+Each flag is a byte in a shared page of memory, and may have a short text. The main process reads the flags when the
 next batch arrives. Spawned workers share no page, so their flags are not received."""
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _TEXTS_AT, _TEXT_BYTES = 64, 480  # a page holds eight texts
 
 
 class WorkerFlags:
-    """One flag per listener. A listener is called once, in the process that created this object, after any process has
-    raised its flag."""
+    """One flag for each listener. A listener is called once, after any process has raised its flag. It is called in the
+    process that created this object."""
 
     def __init__(self, *listeners: Callable[[], None]) -> None:
         self._listeners = listeners
@@ -38,7 +38,7 @@ class WorkerFlags:
             self._call_listeners()
 
     def text(self, number: int) -> str:
-        """The text that was given when this flag was raised."""
+        """Returns the text that was given when this flag was raised."""
         at = _TEXTS_AT + number * _TEXT_BYTES
         return self._page[at : at + _TEXT_BYTES].rstrip(b"\0").decode(errors="ignore")
 

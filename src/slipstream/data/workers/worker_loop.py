@@ -1,5 +1,5 @@
-"""A base class for wrappers around torch's worker loop. A wrapper takes over the name of torch's function, so that code
-that wraps it again, or a spawned process that looks it up by name, treats it as torch's own."""
+"""A base class for wrappers around torch's worker loop. A wrapper has the name of torch's function. Code that wraps it
+again, or a spawned process that looks it up by name, therefore treats it as torch's own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WorkerLoop:
         self._original = original
 
     def __reduce__(self) -> Any:
-        """Pickle as a name, under which a spawned worker finds torch's own loop."""
+        """Pickles as a name, under which a spawned worker finds torch's own loop."""
         return "_worker_loop"
 
     def __call__(self, *args: Any) -> None:

@@ -3,9 +3,9 @@
 Every batch of the training loader is cut into pieces, and Accelerate's gradient state gets the number of pieces.
 Whatever the loop does once per batch (clip gradients, step a scheduler, zero gradients) happens once per batch.
 
-The module checks from outside whether a loop can be changed in this way: it inspects the loop's code, the prepared
-objects, and the graph of the loss. It declines what it does not know. A loss that cannot be combined from pieces is
-detected at the first piece; that piece is then discarded.
+This module decides whether a loop can be changed in this way. It inspects the loop's code, the prepared objects and the
+graph of the loss. It declines whatever it does not know. A loss that cannot be combined from pieces is detected at the
+first piece, and that piece is discarded.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 
 def loop_of(frame: FrameType | None) -> FrameType | None:
-    """Returns the user's frame that requests batches, or None if a framework requests them, which accumulates in its
-    own way."""
+    """Returns the user's frame that requests batches. Returns None if a framework requests them, because a framework
+    accumulates in its own way."""
     while frame is not None and not is_user_code(frame.f_code.co_filename):
         if str(frame.f_globals.get("__name__", "")).startswith(("transformers.", "lightning.", "pytorch_lightning.")):
             return None
@@ -75,14 +75,14 @@ def refuse_loop(accelerator: Any, loop: FrameType) -> None:
 def refuse_loss(loss: Any, num_samples: int) -> None:
     """Checks the loss of one piece. The loss of the whole batch is never computed."""
     if not isinstance(loss, torch.Tensor) or loss.dim() or loss.grad_fn is None:
-        raise RefusedError("its loss is not one number")
+        raise RefusedError("the loss is not one number")
     refuse_uneven(loss, num_samples)
     if compares_samples(loss, num_samples):
-        raise RefusedError("its loss compares the samples of a batch with each other; micro_batches may apply")
+        raise RefusedError("the loss compares the samples of a batch with each other; micro_batches may apply")
     if not is_known_mean(loss):
         made = loss.grad_fn.name().rstrip("0123456789").removesuffix("Backward")
         raise RefusedError(
-            f"its loss comes from {made}, and is not known to be a mean over samples; micro_batches may apply"
+            f"the loss comes from {made}, and is not known to be a mean over samples; micro_batches may apply"
         )
 
 
@@ -104,7 +104,7 @@ class _Piece(msgspec.Struct):
     """The piece that the script is working on."""
 
     num_samples: int
-    share: float  # of its batch's samples
+    share: float  # share of its batch's samples
     is_first: bool
     is_last: bool
     num_backward: int = 0
@@ -116,7 +116,7 @@ class InAccelerate:
         self._num_pieces = num_pieces
         self._accelerators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._piece: _Piece | None = None
-        self._is_proved = False  # the loss was found to be a mean
+        self._is_proved = False  # whether the loss was found to be a mean
         self._is_off = False
         self.is_used = False
 
@@ -185,7 +185,7 @@ class InAccelerate:
                     if self._is_off:
                         break
                 self._piece = None
-                if self._is_off:  # continue with the whole batch, as if it had not been cut
+                if self._is_off:  # continue with the whole batch
                     state.plugin_kwargs.update(previous)
                     shard.end_of_dataloader = is_end
                     yield whole
@@ -253,7 +253,7 @@ class InAccelerate:
                 except RefusedError as refusal:
                     self._refuse(str(refusal))
             if self._is_off:
-                return None  # this piece is discarded: the whole batch comes next
+                return None  # this piece is discarded, and the whole batch comes next
             piece.num_backward += 1
             factor = self._num_pieces * piece.share
             return original(accelerator, loss if factor == 1.0 else loss * factor, **kwargs)
@@ -261,8 +261,8 @@ class InAccelerate:
         return backward
 
     def _wrap_zero_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Zeroes gradients only before the first backward pass of a batch or after the last one, as the script intends.
-        In between, the gradients of other pieces are present."""
+        """Returns a zero_grad that zeroes gradients only before the first backward pass of a batch or after the last
+        one. Between these passes the gradients of other pieces are present."""
 
         def zero_grad(owner: Any, set_to_none: bool | None = None) -> Any:
             piece = self._piece
@@ -287,7 +287,7 @@ class InAccelerate:
 
 
 def _norm(*args: Any, **kwargs: Any) -> Any:
-    """Replaces clipping for all pieces but the last: returns the norm of the gradients so far and clips nothing."""
+    """Replaces clipping for all pieces but the last one. Returns the norm of the gradients so far and clips nothing."""
     given = (
         args[1] if len(args) > 1 and hasattr(args[0], "gradient_state") else args[0] if args else kwargs["parameters"]
     )

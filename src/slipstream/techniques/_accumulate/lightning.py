@@ -1,5 +1,5 @@
 """Gradient accumulation in Lightning. When a fit sets up its data, the batches of the training loader are divided and
-the Trainer's accumulate_grad_batches is multiplied. Both are restored when the fit ends."""
+the Trainer's accumulate_grad_batches is multiplied. Both changes are undone when the fit ends."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class InLightning:
         )
 
     def _weigh(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Weights each piece by its number of samples. Lightning divides by a fixed number, even if the last batch is
-        smaller."""
+        """Weights each piece by its number of samples. Lightning itself divides by a fixed number, even if the last
+        batch is smaller."""
         if self._divided is None or len(args) < 2:
             return args, kwargs
         share = self._divided.share(self._trainer.fit_loop.epoch_loop.batch_idx)
@@ -99,9 +99,9 @@ def _refuse(trainer: Any) -> None:
     if trainer.world_size > 1:
         raise RefusedError(f"this is one of {trainer.world_size} ranks, and recipes are measured with one process")
     if not trainer.lightning_module.automatic_optimization:
-        raise RefusedError("the module optimizes by hand, where accumulate_grad_batches has no effect")
+        raise RefusedError("the module optimizes by hand, so accumulate_grad_batches has no effect")
     if trainer.strategy.handles_gradient_accumulation:
-        raise RefusedError(f"{type(trainer.strategy).__name__} accumulates itself")
+        raise RefusedError(f"{type(trainer.strategy).__name__} accumulates gradients itself")
     if any(type(callback).__name__ == "GradientAccumulationScheduler" for callback in trainer.callbacks):
         raise RefusedError("a GradientAccumulationScheduler changes the number of accumulated batches")
     if any(type(optimizer).__name__ == "LBFGS" for optimizer in trainer.optimizers):
@@ -110,6 +110,6 @@ def _refuse(trainer: Any) -> None:
         raise RefusedError("the loaders are rebuilt during the training")
     for name in ("limit_train_batches", "val_check_interval"):
         if not isinstance(getattr(trainer, name), float) or getattr(trainer, name) != 1.0:
-            raise RefusedError(f"{name}={getattr(trainer, name)} counts batches, and would count pieces")
+            raise RefusedError(f"{name}={getattr(trainer, name)} would count pieces instead of batches")
     if trainer.overfit_batches:
-        raise RefusedError("overfit_batches counts batches, and would count pieces")
+        raise RefusedError("overfit_batches would count pieces instead of batches")

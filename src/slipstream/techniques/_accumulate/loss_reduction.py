@@ -1,5 +1,5 @@
-"""Checks whether the loss of a batch can be combined from the losses of its pieces in the way that frameworks
-accumulate. The check runs a few samples through a copy of the model before the training starts, and leaves no trace."""
+"""Checks whether the loss of a batch can be combined from the losses of its pieces in the way in which frameworks
+accumulate. The check runs a few samples through a copy of the model before the training starts. It leaves no trace."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from slipstream.techniques._recompute.record_random import RefusedError
 from slipstream.techniques._recompute.split_batch import Cut, filled, frame_of
 
 _NUM_SAMPLES = 4
-_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # relative to the loss; 3e-2 in lower precision
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # relative to the loss; in lower precision it is 3e-2
 _MAX_NODES = 5000
 _MEAN = 1  # torch's number for the reduction "mean"
-TOKENS = "its loss averages over tokens, and pieces of a batch hold different numbers of them; micro_batches is exact"
+TOKENS = "the loss averages over tokens, and pieces of a batch hold different numbers of them; micro_batches is exact"
 
 Loss = Callable[[Any, Any], Any]  # takes a copy of the model and a batch
 
 
 def refuse_mixing(model: torch.nn.Module, always: bool = False) -> None:
-    """Raises RefusedError if a layer mixes samples. `always`: every layer is set to training mode before each step."""
+    """Raises RefusedError if a layer mixes samples. `always`: the framework sets every layer to training mode before
+    each step."""
     for layer in model.modules():
         if isinstance(layer, _BatchNorm) and (always or layer.training):
             raise RefusedError(f"{type(layer).__name__} mixes the samples of a batch")
@@ -48,14 +49,14 @@ def try_losses(model: torch.nn.Module, loader: Any, loss: Loss, *, is_sum: bool 
             _compare(batch, lambda part: loss(control, part), is_sum)
     except RefusedError:
         raise
-    except Exception as fault:  # of our code or the script's; the script raises its own again
+    except Exception as fault:  # our error or the script's own, which the training raises again
         raise RefusedError(f"the loss of some samples could not be computed: {type(fault).__name__}: {fault}") from None
     finally:
         rng_state.restore()
 
 
 def fetch_few(loader: Any) -> Any:
-    """Returns a batch of samples from all over the dataset, made as the loader makes it."""
+    """Returns a batch of samples from all over the dataset. The batch is made in the loader's own way."""
     base = base_of(loader)
     length = len(base.dataset)
     num = min(_NUM_SAMPLES, length)
@@ -91,8 +92,8 @@ def _why(whole: float, first: float, second: float, is_sum: bool) -> str:
     if is_sum:
         return f"the model receives the number of labels per update but does not divide by it: a loss of {numbers}"
     if abs(whole - first - second) <= 1e-3 * abs(whole):
-        return f"its loss is a sum over the batch, which the framework would divide: {numbers}; micro_batches is exact"
-    return f"its loss is not the mean of its samples' losses: {numbers}; micro_batches may apply"
+        return f"the loss is a sum over the batch, which the framework would divide: {numbers}; micro_batches is exact"
+    return f"the loss is not the mean of the samples' losses: {numbers}; micro_batches may apply"
 
 
 def refuse_uneven(loss: torch.Tensor, num_samples: int) -> None:
@@ -103,7 +104,7 @@ def refuse_uneven(loss: torch.Tensor, num_samples: int) -> None:
             continue
         if node._saved_weight is not None:
             raise RefusedError(
-                "its cross entropy has class weights, whose sum differs between pieces; micro_batches is exact"
+                "the cross entropy has class weights, whose sum differs between pieces; micro_batches is exact"
             )
         if node._saved_target.numel() > num_samples:
             raise RefusedError(TOKENS)
@@ -153,8 +154,8 @@ def _nodes(loss: torch.Tensor) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppresses warnings and output. A module that logs outside a training warns, and its output is not part of the
-    training."""
+    """Suppresses warnings and output. A module that logs outside of a training warns, and the plain script would not
+    print this."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield

@@ -40,13 +40,14 @@ class Divided(BatchSampler):
 
 
 def divide(loader: Any, num_pieces: int) -> Divided:
-    """Divides the loader's batches from its next epoch on. Raises RefusedError if that is not possible."""
+    """Divides the loader's batches from its next epoch on, and returns the new batch sampler. Raises RefusedError if
+    that is not possible."""
     loader = base_of(loader)
     sampler = getattr(loader, "batch_sampler", None)
     if not isinstance(loader, DataLoader):
-        raise RefusedError(f"the batches come from {type(loader).__name__}, and not from a DataLoader")
+        raise RefusedError(f"the batches come from {type(loader).__name__} and not from a DataLoader")
     if isinstance(loader.dataset, IterableDataset) or sampler is None:
-        raise RefusedError("the dataset is iterable, so the end of a batch is not known")
+        raise RefusedError("the dataset is iterable, so it is not known where a batch ends")
     if type(sampler) is not BatchSampler:
         raise RefusedError(f"{type(sampler).__name__} makes the batches, and their sizes are not known")
     if loader._iterator is not None:

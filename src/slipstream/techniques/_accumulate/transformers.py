@@ -1,6 +1,7 @@
-"""Gradient accumulation in the Hugging Face Trainer. For one train() the loader's batches are divided and
-gradient_accumulation_steps is multiplied. If the model supports it, the Trainer divides by the number of labels in an
-update; otherwise pieces are weighted by their samples. Both are restored when train() ends."""
+"""Gradient accumulation in the Hugging Face Trainer. During one train() the loader's batches are divided and
+gradient_accumulation_steps is multiplied. If the model supports that, the Trainer divides the loss by the number of
+labels in an update. Otherwise pieces are weighted by their number of samples. The changes are undone when train()
+ends."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ class _Training:
         self._loader: Any = None
         self._divisors: list[float] = []
         self._originals = {name: getattr(trainer, name) for name in _METHODS}
-        self._own = {name: vars(trainer)[name] for name in _METHODS if name in vars(trainer)}  # put there by the script
+        # Methods that the script has put on the instance.
+        self._own = {name: vars(trainer)[name] for name in _METHODS if name in vars(trainer)}
         trainer.get_train_dataloader = self._get_train_dataloader
 
     def put_back(self) -> None:
@@ -136,9 +138,9 @@ def _refuse(trainer: Any) -> None:
     if args.n_gpu > 1:
         raise RefusedError(f"the Trainer spreads its batches over {args.n_gpu} devices")
     if args.auto_find_batch_size:
-        raise RefusedError("auto_find_batch_size changes the batch size by itself")
+        raise RefusedError("auto_find_batch_size changes the batch size")
     if getattr(trainer, "is_deepspeed_enabled", False):
-        raise RefusedError("DeepSpeed accumulates itself")
+        raise RefusedError("DeepSpeed accumulates gradients itself")
     # Inspect the Trainer's own step, even behind functools.wraps or a subclass.
     step = next(vars(kind)["training_step"] for kind in type(trainer).__mro__[::-1] if "training_step" in vars(kind))
     if _DIVISOR not in step.__code__.co_names:

@@ -1,5 +1,6 @@
-"""Entry point of a racing trial's process. It is passed to Python as a file, so that every frame below the script is
-known as ours. It does the same as the entry point of `slipstream.trial`, with techniques available."""
+"""Entry point of a racing trial's process. Python gets the path of this file, so every frame below the script is
+recognised as slipstream's. The module does the same as the entry point of `slipstream.trial`, but techniques are
+available."""
 
 import os
 import sys

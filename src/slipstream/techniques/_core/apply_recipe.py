@@ -1,4 +1,4 @@
-"""Applies a trial's recipe. Called once in the script's process, when the script has imported torch."""
+"""Applies a trial's recipe. This happens once in the script's process, when the script has imported torch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def apply_recipe(
     recipe: Recipe, patches: Patches, complain: Callable[[str, BaseException], None], is_proof: bool = False
 ) -> ApplyContext:
-    """Applies all techniques of a recipe. A technique that fails to apply is declined; the others stay applied. The
-    order of the recipe does not matter: the cards define the nesting of wrappers."""
+    """Applies all techniques of a recipe. A technique that fails is declined, and the others stay applied. The order of
+    the recipe does not matter, because the cards define the nesting of wrappers."""
     from slipstream.techniques._core.context import (
         ApplyContext,  # imported late because it needs torch, which the script has imported by now
     )

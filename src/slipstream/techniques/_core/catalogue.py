@@ -16,8 +16,10 @@ from slipstream.techniques._core.observation import Observation
 
 
 class Technique(Protocol):
-    """The interface of a technique's module. A module may also define `environment(setting) -> dict[str, str]`, the
-    variables that must be set before the process starts."""
+    """The interface of a technique's module. A module may define four more functions. `environment(setting)` returns
+    the variables that must be set before the process starts. `applies_with(observation, recipe)` and
+    `settings_with(observation, recipe)` answer for a recipe that has other techniques. `import_edit(observation,
+    setting)` returns the edits that use `slipstream.DataLoader`."""
 
     __name__: str
     __doc__: str
@@ -33,7 +35,7 @@ class Technique(Protocol):
 
 
 class _Catalogue(Mapping[str, Technique]):
-    """Imports a technique when it is looked up, because `run` needs only those of its recipe."""
+    """Imports a technique when it is looked up, because `run` needs only the techniques of its recipe."""
 
     def __init__(self) -> None:
         found = pkgutil.iter_modules(package.__path__)
@@ -63,13 +65,13 @@ def catalogue() -> Mapping[str, Technique]:
 def technique(ident: str) -> Technique:
     known = catalogue()
     if ident not in known:
-        raise ValueError(f"no technique is called {ident!r}; there are: {', '.join(known)}")
+        raise ValueError(f"no technique is called {ident!r}; the techniques are: {', '.join(known)}")
     return known[ident]
 
 
 def import_edits_of(technique: Technique, observation: Observation, setting: Setting) -> list[Edit]:
-    """Returns the edits that use `slipstream.DataLoader`, for the techniques that it supports. The patched source then
-    needs slipstream."""
+    """Returns the edits that use `slipstream.DataLoader`. The patched source then needs slipstream. Returns no edits
+    for a technique that `slipstream.DataLoader` does not have."""
     make = getattr(technique, "import_edit", None)
     return list(make(observation, setting)) if make is not None else []
 

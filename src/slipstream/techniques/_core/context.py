@@ -1,6 +1,6 @@
-"""The interface through which techniques change a running script. They can change arguments of calls, see modules and
-optimizers when they first appear, and wrap calls. A technique that fails is disabled and reported once; the script
-continues without it."""
+"""The interface through which techniques change a running script. A technique can change arguments of calls, see
+modules and optimizers when they first appear, and wrap calls. A technique that fails is disabled and reported once, and
+the script continues without it."""
 
 from __future__ import annotations
 
@@ -24,25 +24,27 @@ from slipstream.seams.outermost import OutermostFinder, is_being_built
 from slipstream.seams.patching import Patches, rewrite_arguments
 from slipstream.seams.user_code import current_site
 
-LoaderArguments = dict[str, Any]  # every argument of DataLoader(...) by name, with defaults filled in
+LoaderArguments = dict[str, Any]  # every argument of a DataLoader by name, with defaults filled in
 Wrapper = Callable[..., Any]  # wrapper(call, *args, **kwargs): runs around a module's call
 _SETTLING_STEPS = 3
 FINGERPRINT = "fingerprint"  # the technique id of the fingerprint, which observes a race and changes nothing
 
 
 class ApplyContext:
-    """What one technique works with. All contexts of a trial share the objects that they found and their messages."""
+    """What one technique works with. All contexts of a trial share their messages and the objects that they have
+    found."""
 
     def __init__(
         self, patches: Patches, complain: Callable[[str, BaseException], None], is_proof: bool = False
     ) -> None:
         self.patches = patches
-        self.is_proof = is_proof  # use the base's random numbers even where that is slower
+        self.is_proof = is_proof  # whether to use the base's random numbers even where that is slower
         self.technique = ""
         self.change_notes: list[TechniqueNote] = []
         self.decline_notes: list[TechniqueNote] = []
         self.edits: list[Edit] = []
-        self.last_words: list[Callable[[], str]] = []  # called when the script has ended, for the summary line
+        # Functions that return text for the summary line. They are called when the script has ended.
+        self.last_words: list[Callable[[], str]] = []
         self._complain = complain
         self._shared = _Shared()
 
@@ -55,8 +57,8 @@ class ApplyContext:
 
     @property
     def is_racing(self) -> bool:
-        """Whether blocks of this trial are timed against others'. One-time costs may then be paid before the first
-        block."""
+        """Whether blocks of this trial are timed against those of other trials. One-time work may then be done before
+        the first block."""
         return self._shared.is_racing
 
     @is_racing.setter
@@ -65,12 +67,13 @@ class ApplyContext:
 
     @property
     def once_ns(self) -> int:
-        """Nanoseconds spent so far on one-time costs."""
+        """Nanoseconds spent so far on one-time work."""
         return self._shared.once_ns
 
     @contextmanager
     def once(self) -> Iterator[None]:
-        """Marks work that a training pays for once. Its time counts neither in a block nor in the start of an epoch."""
+        """Returns a context for work that a training does only once. The time of this work counts neither in a block
+        nor in the start of an epoch."""
         start_ns = time.perf_counter_ns()
         try:
             yield
@@ -80,7 +83,7 @@ class ApplyContext:
     # --- reports of a technique -------------------------------------------------------------------------------------
 
     def changed(self, what: str) -> None:
-        """Reports one thing that was really changed: "num_workers 0 -> 2 at train.py:31"."""
+        """Reports one thing that the technique really changed: "num_workers 0 -> 2 at train.py:31"."""
         note = TechniqueNote(self.technique, what)
         if note not in self.change_notes:
             self.change_notes.append(note)
@@ -97,7 +100,7 @@ class ApplyContext:
 
     @property
     def declined(self) -> list[str]:
-        """What they could not do, as lines of text."""
+        """What the techniques could not do, as lines of text."""
         return [str(note) for note in self.decline_notes]
 
     def edit(self, **edit: Any) -> None:
@@ -108,13 +111,15 @@ class ApplyContext:
     # --- hooks ------------------------------------------------------------------------------------------------------
 
     def on_loader(self, change: Callable[[LoaderArguments], None]) -> None:
-        """Calls `change` with the arguments of every DataLoader(...) before it is built, to be edited in place."""
+        """Calls `change` with the arguments of every DataLoader before the loader is built. `change` edits the
+        arguments in place."""
         if not self._shared.loader_changes:
             rewrite_arguments(self.patches, DataLoader, "__init__", "technique.loader", self._rewrite_loader)
         self._shared.loader_changes.append((self.technique, change))
 
     def on_model(self, change: Callable[[torch.nn.Module], None]) -> None:
-        """Calls `change` once for every module with parameters that the script itself calls, before its first call."""
+        """Calls `change` once for every module that has parameters and that the script itself calls. This happens
+        before the first call of the module."""
         if self._shared.finder is None:
             self._shared.finder = OutermostFinder(self._find)
             self._shared.finder.install(self.patches)
@@ -156,8 +161,8 @@ class ApplyContext:
     # --- internals --------------------------------------------------------------------------------------------------
 
     def _may_change(self, technique: str) -> bool:
-        """False in one of several ranks: recipes are measured with one process, and ranks that differ would wait
-        forever."""
+        """Whether the technique may change this process. In one of several ranks it may not: recipes are measured with
+        one process, and ranks that do different work would wait for each other forever."""
         count = _num_ranks()
         if count > 1 and technique != FINGERPRINT:
             self.named(technique).decline(f"this is one of {count} ranks, and recipes are measured with one process")
@@ -191,9 +196,9 @@ class ApplyContext:
         if module in seen or next(module.parameters(), None) is None:
             return
         if torch.utils.data.get_worker_info() is not None:
-            return  # a transform, not a model
+            return  # the module is a transform, not a model
         if is_backward() or is_being_built(sys._getframe(1)):
-            return  # part of a model that is recomputed or tried
+            return  # the module is part of a model that is being recomputed or tried
         seen[module] = None
         for technique, change in self._shared.model_changes:
             if self._may_change(technique):
@@ -207,7 +212,7 @@ class ApplyContext:
                     self._try(technique, change, optimizer)
 
     def _follow_updates(self) -> None:
-        """Ends the search a few updates after it began. A new optimizer starts it again."""
+        """Ends the search for models a few updates after it began. A new optimizer starts the search again."""
         seen: weakref.WeakSet[Any] = weakref.WeakSet()
         num_updates = 0
 

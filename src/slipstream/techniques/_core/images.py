@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Notice = Callable[[], None]
 _UNSEEN = "Pillow was not seen resizing images"
-_LEAST_RESIZING = 0.05  # of the work on a batch
+_LEAST_RESIZING = 0.05  # minimum share of resizing in the work on a batch
 _RESIZES = re.compile(r"\.resize\(|\.thumbnail\(|\b(Resize|RandomResizedCrop)\(|\bImageOps\.(fit|pad|contain|cover)\(")
 
 
@@ -29,7 +29,7 @@ class Installable(Protocol):
 
 
 def why_no_pictures(observation: Observation) -> str:
-    """Returns why no images are decoded by Pillow, or ""."""
+    """Returns why Pillow decodes no images, or ""."""
     if observation.loader is None:
         return "the script has no DataLoader"
     if not any(stack.stage == "decode" and "PIL/" in stack.leaf for stack in observation.session.stacks):
@@ -38,9 +38,9 @@ def why_no_pictures(observation: Observation) -> str:
 
 
 def postpone(context: ApplyContext, what: str, otherwise: str, make: Callable[[Notice, Notice], LazyDecode]) -> None:
-    """Decodes images only when their pixels are needed, with the object that `make` returns. `make` gets two callbacks:
-    one reports `what` when decoding was postponed, the other reports `otherwise` when it was not. `make` may import
-    Pillow."""
+    """Installs the object that `make` returns, which decodes images only when their pixels are needed. `make` gets two
+    callbacks for this object. The first one reports `what`, when the object has an effect. The second one reports
+    `otherwise`, when the object has no effect or gave a wrong result. `make` may import Pillow."""
     try:
         from slipstream.data.images.lazy_decode import why_not_here
         from slipstream.data.workers.worker_flags import WorkerFlags
@@ -59,8 +59,8 @@ def postpone(context: ApplyContext, what: str, otherwise: str, make: Callable[[N
 
 
 def in_c(context: ApplyContext, what: str, otherwise: str, make: Callable[[Notice, Notice], Installable]) -> None:
-    """Installs a replacement in C that `make` returns. The callbacks are those of `postpone`. `make` may import Pillow
-    and compile."""
+    """Installs the replacement in C that `make` returns. The callbacks are those of `postpone`. `make` may import
+    Pillow and compile."""
     from slipstream.data.images.c_build import CompileError
     from slipstream.data.workers.worker_flags import WorkerFlags
 
@@ -79,7 +79,7 @@ def in_c(context: ApplyContext, what: str, otherwise: str, make: Callable[[Notic
 
 
 def or_no_compiler(reason: str) -> Answer:
-    """Returns a positive answer if there is no other reason against it and a compiler exists."""
+    """Returns a positive answer if `reason` is "" and there is a C compiler, or else a negative one."""
     from slipstream.data.images.c_build import find_compiler
 
     if reason:
@@ -88,8 +88,8 @@ def or_no_compiler(reason: str) -> Answer:
 
 
 def why_no_resizing(observation: Observation) -> str:
-    """Returns why resizing is not worth replacing, or "". It must be a noticeable share of the work on a batch. If the
-    check was too short to tell, the source of the dataset decides."""
+    """Returns why resizing is not worth replacing, or "". Resizing must take a noticeable share of the work on a batch.
+    If the check was too short to tell, the source of the dataset decides."""
     from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total
     from slipstream.diagnose.input_path import input_path
 
@@ -113,8 +113,8 @@ def _calls_resize(site: Site | None) -> bool:
 
 
 def say_for_spawned(context: ApplyContext, what: str) -> None:
-    """Reports the change when a loader with spawned workers is built. Forked workers report it themselves when it
-    happens; spawned workers cannot."""
+    """Reports the change when a loader with spawned workers is built. Forked workers report the change when it happens,
+    but spawned workers cannot report it."""
 
     def look(arguments: LoaderArguments) -> None:
         from slipstream.data.workers.worker_blockers import start_method  # imported here because it imports torch

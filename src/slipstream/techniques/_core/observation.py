@@ -1,11 +1,13 @@
-"""What a check observed about the script, as techniques query it. It reads records only, so it works without torch. It
-imports `diagnose` only when needed, because `run` imports every technique before the script and queries nothing."""
+"""What a check observed about the script, in the form in which techniques query it. This module reads records only, so
+it works without torch. It imports `diagnose` only when needed, because `run` imports the techniques of a recipe and
+queries nothing."""
 
 from __future__ import annotations
 
 from slipstream.records import Loader, Model, Optimizer, Session, Summary, TorchFacts
 
-_UNNAMED, _UNASKED = 100, 101  # ranks after all that a finding names: the cause was found, or not even that
+# Ranks after those of techniques that a finding names. _UNNAMED: the technique's cause was found. _UNASKED: it was not.
+_UNNAMED, _UNASKED = 100, 101
 
 
 class Observation:

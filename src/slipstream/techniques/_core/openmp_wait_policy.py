@@ -1,16 +1,16 @@
 """Makes the OpenMP threads of the step sleep while they wait for each other. By default they wait in a busy loop, which
-takes the cores from the workers or threads that build batches."""
+takes cores from the workers or threads that build batches."""
 
 from __future__ import annotations
 
 import os
 
-CORES_PER_BUILDER = 4  # with more cores for each worker or thread, the busy loops do not slow them down
+CORES_PER_BUILDER = 4  # if each worker or thread has more cores, busy loops do not slow it down
 
 
 def wait_policy(num_builders: int) -> dict[str, str]:
-    """Returns the environment variables for this number of workers or threads. OpenMP reads them when it is loaded.
-    They change how threads wait and not what they compute, so results stay identical bit for bit."""
+    """Returns the environment variables for this number of workers or threads. OpenMP reads the variables when it is
+    loaded. They change how threads wait and not what threads compute, so results stay identical bit for bit."""
     is_set = any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"))
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     is_crowded = num_cores is not None and CORES_PER_BUILDER * num_builders >= num_cores

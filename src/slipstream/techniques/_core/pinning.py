@@ -1,5 +1,5 @@
 """Shared code for batches that are copied to a device: which devices can overlap copies with the step, and how a loader
-is made to pin its memory."""
+gets pinned memory."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def has_copies(observation: Observation) -> Answer:
         )
     if observation.loader is None:
         return no("the script has no DataLoader")
-    # a single tensor on the device cannot be pinned
+    # A tensor that is on the device already cannot be pinned.
     if any(facts.device != "cpu" for facts in observation.loader.tensor_facts):
         return already("the loader's batches are on the device already")
     return YES
 
 
 def lacks_device(context: ApplyContext) -> bool:
-    """Whether no suitable device exists. Declines in that case."""
+    """Whether there is no device that can overlap copies with the step. In that case the technique is declined."""
     from slipstream.observe.torch_facts import read_torch_facts
 
     if read_torch_facts().accelerator in DEVICES:

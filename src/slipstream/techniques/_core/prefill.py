@@ -1,5 +1,5 @@
-"""Fills a technique's cache before a race, so that the race times what every epoch after the first looks like. This
-happens only until the first update, because later the filling itself would be timed."""
+"""Fills a technique's cache before a race. The race then times an epoch with a full cache, like every epoch after the
+first. The cache is filled only before the first update, because later the filling itself would be timed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fill_before_races(context: ApplyContext, fill: Fill) -> None:
 
     def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[0]
-        left_s = prefill.DEADLINE_S - context.once_ns / 1e9  # for all techniques together
+        left_s = prefill.DEADLINE_S - context.once_ns / 1e9  # one limit for all techniques together
         if not context.is_racing or is_over or id(loader.dataset) in filled or left_s <= 0:
             return
         filled.add(id(loader.dataset))

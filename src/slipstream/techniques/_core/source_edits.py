@@ -30,7 +30,7 @@ def argument_edits(
 def _argument_edit(loader: Loader | None, technique: str, argument: str, text: str) -> Edit:
     observed = repr(getattr(loader, argument, ""))
     if loader is None or loader.site is None:
-        reason = f"pass {argument}={text} to the DataLoader; its line was not found"
+        reason = f"pass {argument}={text} to the DataLoader. The line that builds it was not found"
         return Edit(technique=technique, kind="by_hand", site=None, argument=argument, text=text, reason=reason)
     call = _callee(loader)
     if call == "TrainingArguments":
@@ -46,8 +46,8 @@ def _callee(loader: Loader) -> str:
 
 
 def loader_edits(observation: Observation, technique: str, arguments: dict[str, str]) -> list[Edit]:
-    """Returns the edits that put slipstream.DataLoader with these arguments in the place of torch's. None if a
-    framework builds the loader, because it would ignore the class or its arguments."""
+    """Returns the edits that replace torch's DataLoader by slipstream.DataLoader with these arguments. Returns no edits
+    if a framework builds the loader, because the framework would ignore the class or its arguments."""
     loader = observation.loader
     if loader is None or loader.site is None or loader.framework:
         return []
@@ -55,19 +55,19 @@ def loader_edits(observation: Observation, technique: str, arguments: dict[str, 
     return [Edit(technique, "loader", loader.site, _callee(loader), text="slipstream.DataLoader"), *edits]
 
 
-_PLACE = re.compile(r"\[0\]\[(\d+)\]|\[1\]\['(\w+)'\]")  # an argument itself, not something inside it
+_PLACE = re.compile(r"\[0\]\[(\d+)\]|\[1\]\['(\w+)'\]")  # a whole argument, not an element of one
 
 
 def why_by_hand(observation: Observation) -> str:
     """Returns why the edits must be made by hand, or "" if the script calls one model. Techniques change all models,
     but an edit can name only one."""
     count = sum(model.num_parameters > 0 for model in observation.session.models)
-    return f"the script calls {count} models: apply it to each of them" if count > 1 else ""
+    return f"the script calls {count} models: make the change for each of them" if count > 1 else ""
 
 
 def model_edit(observation: Observation, technique: str, text: str) -> Edit:
-    """Returns an edit just before the line that builds the optimizer. There the model is complete, has a name, and has
-    not been called yet."""
+    """Returns an edit just before the line that builds the optimizer. At that line the model is complete, has a name,
+    and has not been called yet."""
     model, optimizer = observation.model, observation.optimizer
     shown = text.format(model=model.name or "model" if model else "model")
     reason = "once, after the model is built and moved to its device"
@@ -76,7 +76,7 @@ def model_edit(observation: Observation, technique: str, text: str) -> Edit:
     if model is None or optimizer is None or optimizer.site is None:
         return Edit(technique, "by_hand", model.site if model else None, text=shown, reason=reason)
     if optimizer.num_parameters != model.num_parameters:
-        reason += ": the optimizer does not hold exactly its parameters"
+        reason += ", because the optimizer does not hold exactly its parameters"
         return Edit(technique, "by_hand", model.site, text=shown, reason=reason)
     return Edit(technique, "before", optimizer.site, call=optimizer.class_name, argument=model.name, text=text)
 
@@ -84,7 +84,7 @@ def model_edit(observation: Observation, technique: str, text: str) -> Edit:
 def input_edits(observation: Observation, technique: str, text: str, num_dimensions: int) -> list[Edit]:
     """Returns edits that append `text` to every model input with this number of dimensions."""
     model = observation.model
-    reason = "append it to the images passed to the model"
+    reason = "append this to the images that are passed to the model"
     by_hand = [Edit(technique, "by_hand", model.site if model else None, text=text, reason=reason)]
     if model is None or model.site is None or not model.name or why_by_hand(observation):
         return by_hand

@@ -1,5 +1,5 @@
-"""Finds modules with hand-written attention, verifies on the script's own batch that the fused kernel gives the same
-result and gradients, and only then lets them use it. Attention that cannot be verified stays as it is."""
+"""Finds modules with hand-written attention and lets them use the fused kernel. Before that, the fused kernel must give
+the same result and gradients on the script's own batch. Attention that cannot be verified stays as it is."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from slipstream.techniques._recompute.module_snapshot import ModuleSnapshot
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
-_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # relative to the norm; 2e-2 in lower precision
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # relative to the norm; in lower precision it is 2e-2
 
 
 class AttentionSearch:
-    """Wraps an outermost module. Its first call in training is searched for attention; the other calls pass through."""
+    """Wraps an outermost module. Its first call in training is searched for attention. Its other calls are not
+    changed."""
 
     def __init__(self, context: ApplyContext, module: torch.nn.Module) -> None:
         self._context = context
@@ -38,7 +39,7 @@ class AttentionSearch:
         with ModuleSnapshot(module) as snapshot:
             try:
                 result = self._look(call, args, kwargs)
-            except Exception as fault:  # of our code or the script's; the script raises its own again
+            except Exception as fault:  # our error or the script's own, which the next call raises again
                 snapshot.rewind()
                 self._context.decline(f"the search for attention failed: {type(fault).__name__}: {fault}")
                 return call(*args, **kwargs)
@@ -76,7 +77,8 @@ class AttentionSearch:
 
 
 def _disagreement(weights: Deferred, values: torch.Tensor, result: torch.Tensor) -> float | None:
-    """Returns the largest difference of results and gradients, relative to their norms."""
+    """Returns the largest difference of results and gradients, relative to their norms. Returns None if a difference is
+    not a number."""
     plan = weights.plan
     sources = [plan.query, plan.keys, values]
     with torch.enable_grad():
@@ -108,7 +110,7 @@ class FusedAttention:
         try:
             with AttentionCall(self._fuse, self._context.decline):
                 return map_tensors(call(*args, **kwargs), settle)
-        except Exception as fault:  # of our code or the script's; the script raises its own again
+        except Exception as fault:  # our error or the script's own, which the next call raises again
             self._is_on = False
             self._context.decline(f"{self._name} uses its own attention again: {type(fault).__name__}: {fault}")
             return call(*args, **kwargs)

@@ -1,6 +1,6 @@
 """Recognises hand-written attention while it is being computed. The product of queries and keys is deferred until its
-use is known. If it is scaled, masked, passed through a softmax and multiplied with the values, it becomes one fused
-call. If it is used in any other way, it is computed as the script wrote it, so the result is the same in both cases."""
+use is known. If the product is scaled, masked, passed through a softmax and multiplied with the values, all of this
+becomes one fused call. If the product is used in another way, it is computed as the script wrote it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from slipstream.seams.nested import map_tensors
 
-_LOW_ENOUGH = -1e4  # a value filled in before a softmax that gives a weight of exactly zero
+_LOW_ENOUGH = -1e4  # a filled-in value up to this one gets a weight of exactly zero in the softmax
 _T: Any = torch.Tensor
 _broadcast: Any = torch.broadcast_shapes
 
@@ -47,18 +47,18 @@ _FACTS = {
 
 
 class AttentionPlan:
-    """The computation softmax(scale * query @ keys + bias, where kept) as far as it is known. Plans are never changed,
+    """The computation softmax(scale * query @ keys + bias, where kept), as far as it is known. A plan is never changed,
     only copied."""
 
     def __init__(self, query: torch.Tensor, keys: torch.Tensor) -> None:
         self.query = query
-        self.keys = keys  # as it was multiplied: (..., width, positions)
+        self.keys = keys  # as in the product: (..., width, positions)
         self.scale = 1.0
-        # scales that are tensors: reading their values would wait for the device
+        # Scales that are tensors. Their values are not read, because the host would wait for the device.
         self.factors: tuple[torch.Tensor, ...] = ()
         self.bias: torch.Tensor | None = None
         self.keep: torch.Tensor | None = None  # True where a weight may be nonzero
-        self.is_blank_uniform = False  # filled with a finite number: rows without any True have equal weights
+        self.is_blank_uniform = False  # whether rows of `keep` without any True have equal weights
         self.is_soft = False
         self.versions = (query._version, keys._version)
 
@@ -116,19 +116,20 @@ class Deferred(torch.Tensor):
         return self._value
 
     def part(self) -> None:
-        """Computes and copies the value before it is changed in place, so that derived tensors keep the present one."""
+        """Computes the value and copies it before it is changed in place. Tensors that were derived from it keep the
+        old value."""
         if self._value is None:
             self._value = self.compute().clone()
 
     @property
     def is_computed(self) -> bool:
-        """Whether the tensor was computed. From then on it may be changed in place, also through a view, so the plan no
-        longer describes it."""
+        """Whether the tensor was computed. From then on it may be changed in place, also through a view. The plan then
+        no longer describes it."""
         return self._value is not None
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _FACTS:  # queried by our own code outside the mode: known without computing the tensor
+        if func in _FACTS:  # our own code asks outside the mode; the answer is known without computing the tensor
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         return func(*map_tensors(args, settle), **map_tensors(kwargs or {}, settle))
@@ -139,8 +140,8 @@ class Deferred(torch.Tensor):
 
 
 class AttentionCall(TorchFunctionMode):
-    """Is active inside one module's call. `decide` gets every attention that could be fused and returns its result.
-    `place` tells where the script is."""
+    """The mode that is active inside one module's call. `decide` gets every attention that could be fused and returns
+    its result. `place` returns the present place in the script."""
 
     def __init__(
         self,
@@ -182,7 +183,7 @@ class AttentionCall(TorchFunctionMode):
         return Deferred.make((shape, query.device, grad), AttentionPlan(query, keys), thunk, self._place(), dtype)
 
     def _follow(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Returns the next deferred tensor on the way to a fused call, or None if the operation leads elsewhere."""
+        """Returns the next deferred tensor on the way to a fused call, or None if the operation cannot lead to one."""
         if func in _PRODUCTS:
             return self._end(func, args, kwargs)
         index = next((i for i, value in enumerate(args) if isinstance(value, Deferred)), None)
@@ -330,7 +331,8 @@ def _with_heads(mask: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _is_causal(keep: torch.Tensor, num_queries: int, num_keys: int) -> bool:
-    """Whether the mask is causal. Checked on the CPU only, because on other devices the host would have to wait."""
+    """Whether the mask is causal. Returns False on other devices than the CPU, because the host would have to wait for
+    the values."""
     if (
         keep.device.type != "cpu"
         or keep.numel() != num_queries * num_keys
@@ -355,9 +357,9 @@ def _cast_dtype(func: Any, source: Deferred, others: list[Any], kwargs: dict[str
 
 
 def _thunk(func: Any, args: Any, kwargs: Any) -> Callable[[], torch.Tensor]:
-    """Returns the computation as the script wrote it, under the modes that were active there."""
+    """Returns the computation as the script wrote it. It runs in the gradient mode that is active now."""
     is_grad = torch.is_grad_enabled()
-    # A deferred tensor may be changed in place afterwards, so its present state is captured.
+    # A deferred tensor may be changed in place later, so its present state is captured.
     parts = [(value._thunk, value._value) if isinstance(value, Deferred) else None for value in args]
     memory: list[torch.Tensor] = []
 
@@ -375,5 +377,5 @@ def _thunk(func: Any, args: Any, kwargs: Any) -> Callable[[], torch.Tensor]:
 
 
 def settle(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor that leaves the module, computed if it was deferred."""
+    """Returns a tensor that leaves the module. A deferred tensor is computed."""
     return tensor.compute() if isinstance(tensor, Deferred) else tensor

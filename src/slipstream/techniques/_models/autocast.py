@@ -1,5 +1,5 @@
-"""Runs a model under autocast while it trains and converts its results back to fp32. Switches itself off for good if
-the script uses autocast itself."""
+"""Runs a model under autocast while it trains and converts its results back to fp32. If the script uses autocast
+itself, ours is switched off permanently."""
 
 from __future__ import annotations
 
@@ -51,12 +51,13 @@ class Switch:
         return self.calls.depth > 0 or (is_backward() and torch.get_autocast_dtype(device) is self.dtype)
 
     def _is_recomputing(self, context: Any) -> bool:
-        """Whether a checkpoint is being recomputed, which enters the autocast of its forward pass (ours) again."""
+        """Whether a checkpoint is being recomputed. The recomputation enters the autocast of the forward pass again,
+        which is ours."""
         if is_backward() and getattr(context, "fast_dtype", None) is self.dtype:
             return True
         checkpoint = getattr(sys.modules.get("torch.utils.checkpoint"), "__file__", None)
         frame: Any = sys._getframe(1)
-        for _ in range(4):  # through the patch to the frame that entered it
+        for _ in range(4):  # the frame that entered autocast is below the frames of the patch
             if frame is not None and frame.f_code.co_filename == checkpoint:
                 return True
             frame = frame.f_back if frame is not None else None

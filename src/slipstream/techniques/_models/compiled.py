@@ -1,5 +1,5 @@
-"""Compiles one model's call while it trains, and configures the compiler so that it never harms the script: a model
-that cannot be compiled, for whatever reason, runs uncompiled."""
+"""Compiles the call of one model while the model trains. The compiler is configured so that a model that cannot be
+compiled runs uncompiled."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _numbers = itertools.count()
 
 
 class Compiled:
-    """The compiled call of one model. The module is an argument of the compiled function, so that nothing keeps it
-    alive. The function calls `_call_impl` instead of the module, so that hooks run, bare containers work, and our own
-    wrapper is skipped."""
+    """The compiled call of one model. The module is an argument of the compiled function, so the function does not keep
+    the module alive. The function calls the module's `_call_impl`: hooks then run, containers such as nn.Sequential can
+    be compiled, and our own wrapper is skipped."""
 
     def __init__(self, context: ApplyContext, module: torch.nn.Module, mode: str) -> None:
         self._context = context
@@ -45,7 +45,7 @@ class Compiled:
         return result
 
     def _first_call(self, module: Any, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        from torch._dynamo.exc import TorchDynamoException  # slow to import: not before something is compiled
+        from torch._dynamo.exc import TorchDynamoException  # imported here because the import is slow
 
         before = _num_graphs()
         with ModuleSnapshot(module) as snapshot:
@@ -60,7 +60,7 @@ class Compiled:
             self._is_captured = True
             self._context.changed(f"{type(module).__name__} compiled into {num_graphs} graph{'s' * (num_graphs > 1)}")
         else:
-            self._step_aside(f"the compiler captured nothing of {type(module).__name__}")
+            self._step_aside(f"the compiler captured no part of {type(module).__name__}")
         return result
 
     def _step_aside(self, reason: str) -> None:
@@ -86,8 +86,9 @@ def _num_graphs() -> int:
 
 
 def configure(context: ApplyContext) -> None:
-    """Makes the compiler run uncompiled what it cannot compile, and fail in the forward pass: the backward pass is
-    compiled together with it, and not when the script calls backward, where a failure could not be repaired."""
+    """Configures the compiler. Code that cannot be compiled runs uncompiled. The backward pass is compiled together
+    with the forward pass: if compiling failed in the script's call of backward, the call could not be repeated
+    uncompiled."""
     import torch._dynamo.config as dynamo
     import torch._functorch.config as autograd
     import torch._inductor.config as inductor

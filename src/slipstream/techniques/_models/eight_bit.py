@@ -1,5 +1,6 @@
-"""Replaces the update of the script's Adam and AdamW with torchao's, whose state has eight bits. The script keeps its
-optimizer object: schedulers set its learning rate, and checkpoints hold full-precision numbers and load anywhere."""
+"""Replaces the update of the script's Adam and AdamW by torchao's, whose state has eight bits. The script keeps its
+optimizer object, so schedulers can set its learning rate. Checkpoints hold full-precision numbers and load without
+torchao."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def find_classes() -> dict[str, Any] | None:
 
 
 class EightBit:
-    """Replaces Adam.step, which AdamW inherits. An optimizer is taken over before it creates its first state."""
+    """Replaces Adam.step, which AdamW inherits. The replacement of an optimizer begins before the optimizer creates its
+    first state."""
 
     def __init__(self, context: ApplyContext, classes: dict[str, Any], why_not: Callable[[Any], str]) -> None:
         self._context = context
@@ -85,7 +87,7 @@ def make_inner(optimizer: Any, classes: dict[str, Any]) -> Any:
 
 
 def narrow(inner: Any) -> None:
-    """Converts existing state, loaded from a checkpoint, to eight bits."""
+    """Converts state that was loaded from a checkpoint to eight bits."""
     for parameter, state in inner.state.items():
         for name, is_signed in _SIGNED.items():
             value = state.get(name)
@@ -107,7 +109,7 @@ def _hyper(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tell(inner: Any, optimizer: Any) -> None:
-    """Copies settings that the script or a scheduler has changed."""
+    """Copies to `inner` the settings that the script or a scheduler has changed."""
     for number, group in enumerate(optimizer.param_groups):
         if number == len(inner.param_groups):
             inner.add_param_group({"params": list(group["params"]), **_hyper(group)})

@@ -1,5 +1,6 @@
-"""Runs one model with the channels innermost: converts its convolution weights and its images, and converts its results
-back. If a model does not work with this layout, the old layout is restored for good and the call is repeated."""
+"""Runs one model with the channels innermost. Its convolution weights and its images are converted, and its results are
+converted back. If the model does not work with this layout, the old layout is restored permanently and the call is
+repeated."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Layout:
-    """Wraps a model. The first call with images of each size is an attempt: if the model needs contiguous activations
-    (`x.view(...)` after a convolution), its old layout is restored and the call is repeated. The same happens if a
-    later call fails, in another branch of the model."""
+    """Wraps a model. The first call with images of each size may fail, because the model needs contiguous activations
+    (`x.view(...)` after a convolution). The old layout is then restored and the call is repeated. The same happens if a
+    later call fails, for example in another branch of the model."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class Layout:
             except RuntimeError as fault:
                 if "view" not in str(fault):
                     raise
-                if snapshot is not None:  # later calls keep no copies: batch norm may count one batch twice
+                if snapshot is not None:  # a later call has no snapshot, so batch norm may count its batch twice
                     snapshot.rewind()
                 self._turn(is_on=False)
                 self._context.decline(f"the model needs contiguous activations: {str(fault).splitlines()[0]}")
@@ -91,7 +92,8 @@ def _turn_state(state: dict[str, Any], shape: torch.Size, wanted: torch.memory_f
 
 
 def convolution_weights(module: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Returns the weights of 2D convolutions only. The script may view other tensors of four dimensions."""
+    """Returns the weights of 2D convolutions. Other tensors of four dimensions are left out, because the script may
+    view them."""
     kinds = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
     found = [layer.weight for layer in module.modules() if isinstance(layer, kinds)]
     return [weight for weight in found if isinstance(weight, torch.nn.Parameter) and weight.dim() == 4]
@@ -102,8 +104,8 @@ def is_turned(weight: torch.Tensor) -> bool:
 
 
 class DropoutOfTheBase:
-    """Dropout whose mask is the one that a contiguous tensor gets. For a proof: a mask is drawn in the order of memory,
-    so that a tensor in another layout loses other elements."""
+    """Dropout with the mask that a contiguous tensor gets. A proof needs it, because a mask is drawn in the order of
+    memory. In a tensor with another layout, other elements would be dropped."""
 
     def __init__(self, original: Callable[..., torch.Tensor]) -> None:
         self._original = original

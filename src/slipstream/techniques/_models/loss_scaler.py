@@ -1,6 +1,6 @@
-"""Scales the loss without the script's knowledge. Backward starts from a larger gradient. When it returns, every
-gradient that it changed has been divided again, so clipping, accumulation and logging in the script see the usual
-values. An update whose gradients overflowed is skipped. Scales are powers of two, so scaling causes no rounding."""
+"""Scales the loss although the script does not. A backward pass starts from a larger gradient, and its gradients are
+divided again before it returns. Clipping, accumulation and logging in the script therefore see the usual values. An
+update whose gradients overflowed is skipped. Scales are powers of two, so scaling causes no rounding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FIRST_SCALE = 2.0**16
 GROWTH_INTERVAL = 2000  # backward passes without an overflow before the scale is doubled
 MOST = 2.0**24
-_NUM_TRIALS = 3  # backward passes at the start whose graph is kept, so that they can be repeated at a smaller scale
+_NUM_TRIALS = 3  # first backward passes, whose graph is kept so that they can be repeated with a smaller scale
 
 
 class LossScale:
@@ -48,7 +48,7 @@ class LossScale:
         self._register(module.parameters())
 
     def expect(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Registers inputs that collect gradients before a call under autocast: they are leaves too."""
+        """Registers the inputs of a call under autocast that collect gradients, because they are leaves too."""
         self._is_active = True
         self._register(tensor for _, tensor in walk_tensors([args, kwargs]) if tensor.requires_grad and tensor.is_leaf)
 
@@ -97,7 +97,8 @@ class LossScale:
             self._pass(given, starts)
 
     def _try(self, given: dict[str, Any], starts: list[torch.Tensor | None]) -> None:
-        """Repeats the pass until nothing overflows. The first passes find a suitable scale in this way."""
+        """Repeats the pass with smaller scales until nothing overflows. The first passes find a suitable scale in this
+        way."""
         kept = {"retain_graph": True, **{name: value for name, value in given.items() if name != "retain_graph"}}
         earlier = [
             (leaf, leaf.grad, leaf.grad.clone() if leaf.grad is not None else None) for leaf in self._live_leaves()
@@ -109,7 +110,8 @@ class LossScale:
                     grad.copy_(values)
 
     def _pass(self, given: dict[str, Any], starts: list[torch.Tensor | None], may_repeat: bool = False) -> bool:
-        """Runs one backward pass, scaled and unscaled. Returns False if it overflowed and must be repeated."""
+        """Runs one backward pass with scaled gradients and divides the gradients again. Returns False if a gradient
+        overflowed and the pass must be repeated."""
         scale = self.scale
         with torch.no_grad():
             _multiply(self._gradients(), scale)
@@ -139,15 +141,15 @@ class LossScale:
                 if grad is not None and not bool(torch.isfinite(_dense(grad)).all()):
                     _dense(grad).zero_()
                     self._bad.add(id(leaf))
-        if self._stepping:  # in a closure the optimizer reads the gradients when this backward returns
+        if self._stepping:  # in a closure, the optimizer reads the gradients when this pass returns
             self._hide(self._stepping[-1])
 
     def _run_grad(self, given: dict[str, Any]) -> Any:
-        """Repeats torch.autograd.grad until nothing overflows, because its result goes to the script."""
+        """Runs torch.autograd.grad with smaller scales until nothing overflows, because the script gets its result."""
         starts = _starts(_listed(given["outputs"]), given.get("grad_outputs"))
         while True:
-            # Activations that retain their gradient would collect it at every attempt, so nothing is scaled in this
-            # case.
+            # Activations that retain their gradient would add it up at every attempt, so nothing is scaled if there are
+            # any.
             scale = 1.0 if any(not leaf.is_leaf for leaf in self._live_leaves()) else self._grad_scale
             scaled = [start * scale if start is not None else None for start in starts]
             kept = {"retain_graph": True} if scale > 1.0 else {}
@@ -164,7 +166,8 @@ class LossScale:
         self._hide(optimizer)
 
     def _hide(self, optimizer: Any) -> None:
-        """Hides the gradients: without them an optimizer leaves weights and moments as they are."""
+        """Hides the gradients of an optimizer if one of them overflowed. Without gradients an optimizer leaves weights
+        and moments as they are."""
         parameters = _parameters(optimizer)
         if self._bad.isdisjoint(map(id, parameters)):
             return
@@ -203,8 +206,8 @@ class LossScale:
         self._register(args[:1])
 
     def _knows_all(self, roots: list[torch.Tensor]) -> bool:
-        """Whether all leaves are known. New parameters are registered here; any other leaf might be a new one at every
-        step."""
+        """Whether all leaves of the graph are registered. New parameters are registered here. Any other unknown leaf
+        might be a new one at every step."""
         for leaf in _leaves_below(roots):
             if _has_hooks(leaf):
                 return False
@@ -242,8 +245,8 @@ def _listed(tensors: Any) -> list[torch.Tensor]:
 
 
 def _starts(roots: list[torch.Tensor], given: Any) -> list[torch.Tensor | None]:
-    """Returns what backward starts from. A root with several elements and no gradient stays without one, because torch
-    rejects it."""
+    """Returns the gradients that backward starts from. A root with several elements and no given gradient gets none, so
+    torch rejects it."""
     starts = [None] * len(roots) if given is None else _listed(given)
     return [
         torch.ones_like(root) if start is None and root.requires_grad and root.numel() == 1 else start
@@ -261,7 +264,8 @@ def _multiply(grads: list[torch.Tensor], factor: float) -> None:
 
 
 def _unscale(grads: list[torch.Tensor], scale: float) -> bool:
-    """Divides in place and returns whether any element is not finite. Asks the device once per kind of gradient."""
+    """Divides the gradients in place. Returns whether any element is not finite. Waits for the device once per device
+    and dtype."""
     overflowed = False
     kinds: dict[Any, list[torch.Tensor]] = {}
     for grad in grads:

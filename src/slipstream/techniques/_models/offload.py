@@ -1,5 +1,6 @@
-"""Keeps an optimizer's state in host memory: copies it to the device before the update and back after it. Values and
-layout stay the same. Checkpoints show the state on the device, where it would have been."""
+"""Keeps an optimizer's state in host memory. The state is copied to the device before the update and back after the
+update. Values and layout stay the same. Checkpoints contain the state on the device, as they would without this
+technique."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Offloaded:
     def __init__(self, optimizer: torch.optim.Optimizer, bring: Move = to_device, take: Move = to_host) -> None:
         self._optimizer = optimizer
         self._bring, self._take = bring, take
-        # devices of offloaded tensors, by the parameter's id and the tensor's name
+        # The devices of offloaded tensors, by the parameter's id and the tensor's name.
         self._devices: dict[tuple[int, str], torch.device] = {}
         self.num_bytes = 0  # in host memory
         self._undo: list[Any] = []
@@ -61,7 +62,7 @@ class Offloaded:
         self.num_bytes = 0
 
     def send_out(self) -> None:
-        """Offloads tensors that are on their parameter's device. A step count is on the host anyway."""
+        """Offloads tensors that are on their parameter's device. A step count stays where it is."""
         for parameter, state in self._optimizer.state.items():
             for name, value in list(state.items()) if isinstance(state, dict) else ():
                 key = (id(parameter), name)
@@ -79,7 +80,8 @@ class Offloaded:
             return None
 
         def closed(*inner: Any, **named: Any) -> Any:
-            """Runs the script's closure (forward and backward) and brings the state to the device after it."""
+            """Runs the script's closure (forward and backward). The state is brought to the device after the
+            closure."""
             self.send_out()
             result = closure(*inner, **named)
             self.bring_in()

@@ -1,5 +1,5 @@
-"""Makes zero_grad free gradients where the script asks for zeros. The next backward pass writes zeros wherever the
-script would have found them, because an optimizer treats a missing gradient differently from a zero gradient."""
+"""Makes zero_grad free gradients where the script asks for zeros. After the next backward pass, gradients that are
+still missing become zeros, because an optimizer treats a missing gradient differently from a zero gradient."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class DroppedGradients:
     def __init__(self, context: ApplyContext) -> None:
         self._context = context
-        # parameters whose gradient the script expects to be zeros
+        # Parameters whose gradient the script expects to be zero.
         self._owed: dict[int, weakref.ref[torch.Tensor]] = {}
         self._is_on = True
 
@@ -44,7 +44,7 @@ class DroppedGradients:
                 return original(owner, set_to_none)
             for parameter in given:
                 self._drop(parameter)
-            return original(owner, set_to_none)  # the remaining gradients are views of tensors that someone else holds
+            return original(owner, set_to_none)  # zeroes the gradients that were not freed, such as views
 
         return zero_grad
 
@@ -58,7 +58,7 @@ class DroppedGradients:
         self._owed[id(parameter)] = weakref.ref(parameter)
 
     def _after(self, *_: Any) -> None:
-        if not self._owed or is_backward():  # a backward pass inside another: the outer one is still running
+        if not self._owed or is_backward():  # in a nested backward pass, the outer one is still running
             return
         for reference in self._owed.values():
             parameter = reference()

@@ -1,6 +1,6 @@
 """Finds the repeated blocks of a model, and runs one block without storing its activations. The backward pass
-recomputes the block from its inputs, with the random numbers and buffers of the first time, and restores the buffers
-afterwards, because batch norm would otherwise count a batch twice."""
+recomputes the block from its inputs, with the random numbers and buffers of the first time. Afterwards the buffers are
+restored, because batch norm would otherwise count a batch twice."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 Values = list[tuple[torch.Tensor, torch.Tensor]]
 
-_FEWEST = 3  # equal blocks, for a repetition
-_MOST_OF_IT = 0.5  # of the model's weights
+_FEWEST = 3  # number of equal blocks that count as repeated
+_MOST_OF_IT = 0.5  # minimum share of the blocks in the model's weights
 
 
 def find_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """Returns the repeated blocks of a model in their order, or [] if they do not hold most of the model. Repeated
-    blocks are children of one list or sequence with the same class and the same shapes of weights. No model is known by
-    name. Blocks inside blocks are not searched."""
+    """Returns the repeated blocks of a model in their order, or [] if they do not hold most of the model's weights.
+    Repeated blocks are children of one list or sequence with the same class and the same shapes of weights. Blocks
+    inside blocks are not searched."""
     found: list[torch.nn.Module] = []
     inside: set[torch.nn.Module] = set()
     for container in module.modules():
@@ -43,7 +43,7 @@ def find_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
             found += group
             inside |= {part for block in group for part in block.modules()}
     if any(map(torch.nn.parameter.is_lazy, module.parameters())):
-        return []  # lazy weights: their size is not known yet
+        return []  # the size of lazy weights is not known yet
     weight = sum(parameter.numel() for parameter in module.parameters())
     held = {parameter for block in found for parameter in block.parameters()}
     return found if sum(parameter.numel() for parameter in held) > _MOST_OF_IT * weight else []
@@ -78,8 +78,8 @@ class Checkpointed:
         return self._first(block, call, args, kwargs) if self._changing is None else self._keep(call, args, kwargs)
 
     def _may_repeat(self, block: torch.nn.Module, args: Any, kwargs: Any) -> bool:
-        """Whether inputs and buffers are unchanged when the block is recomputed. A cache of keys and values would
-        change, and sparse or nested tensors can be neither protected nor restored."""
+        """Whether inputs and buffers will be unchanged when the block is recomputed. A cache of keys and values would
+        be changed by then. Sparse and nested tensors can be neither checked nor restored."""
         strange = next((other for other in others_in((args, kwargs)) if not isinstance(other, PLAIN)), None)
         if strange is not None:
             self._step_aside(f"{self._name} receives a {type(strange).__name__}, which it may change")
@@ -92,7 +92,7 @@ class Checkpointed:
         return self._is_on
 
     def _first(self, block: torch.nn.Module, call: Any, args: Any, kwargs: Any) -> Any:
-        """Runs the first call, which detects writes into inputs before they happen and finds the buffers that the block
+        """Runs the first call. It detects writes into inputs before they happen, and finds the buffers that the block
         changes."""
         before = [(buffer, buffer.detach().clone()) for buffer in block.buffers()]
         self._changing = [buffer for buffer, _ in before]
@@ -118,7 +118,8 @@ class Checkpointed:
         @contextlib.contextmanager
         def recomputation() -> Iterator[None]:
             if [tensor._version for tensor in tensors_of((args, kwargs))] != versions:
-                raise RuntimeError(f"checkpointing: the inputs of {self._name} have changed: do not use it here")
+                reason = f"the inputs of {self._name} have changed since its forward pass"
+                raise RuntimeError(f"checkpointing: {reason}: leave this technique out of the recipe")
             now, after = _values([buffer for buffer, _ in then]), RngState(default_generators(self._device))
             _put(then)
             rng_state.restore()
@@ -132,7 +133,7 @@ class Checkpointed:
             functools.partial(call, **kwargs),
             *args,
             use_reentrant=False,
-            preserve_rng_state=False,  # `recomputation` does it, also for the generators of Python and NumPy
+            preserve_rng_state=False,  # `recomputation` restores the generators, also those of Python and NumPy
             context_fn=lambda: (contextlib.nullcontext(), recomputation()),
         )
 

@@ -1,6 +1,6 @@
-"""Computes the gradients of one module call by recomputing it in pieces. Autograd sees one operation from weights and
-inputs to results, so hooks of parameters, `autograd.grad` and retained graphs work as usual. This module refuses
-nothing; whether a call can be split is checked before."""
+"""Computes the gradients of one module call by recomputing the call in pieces. Autograd sees one operation from weights
+and inputs to results, so hooks of parameters, `autograd.grad` and retained graphs work as usual. The caller has already
+checked that the call can be split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch.autograd import backward, grad  # torch's originals: patches of these names see only the script's own passes
+from torch.autograd import backward, grad  # torch's own: patches of these names see only the script's passes
 
 from slipstream.data.transport.malloc import return_freed
 from slipstream.sandbox.oom_messages import hints_at_shortage
@@ -25,15 +25,16 @@ Gradients = list[torch.Tensor | None]
 
 
 class _Depth(threading.local):
-    num = 0  # calls in this thread that are already ours
-    num_pieces = 0  # those of them that compute a piece
+    num = 0  # our calls that are running in this thread
+    num_pieces = 0  # our calls in this thread that compute a piece
 
 
 _depth = _Depth()
 
 
 def is_inside() -> bool:
-    """Whether this call is inside one of our calls, for a module that is outermost at other times."""
+    """Whether one of our calls is running in this thread. A module that is outermost at other times may be called
+    inside it."""
     return _depth.num > 0
 
 
@@ -42,7 +43,7 @@ def is_in_pieces() -> bool:
 
 
 class PassListener(Protocol):
-    """Is told how the passes of a call went."""
+    """Receives how the passes of a call went."""
 
     retries: bool  # whether a pass that ran out of memory is repeated in more pieces
 
@@ -57,8 +58,8 @@ class PassListener(Protocol):
 
 
 class PiecewiseCall:
-    """One call in pieces. `is_random`: the module draws random numbers, so those of the whole batch are recorded and
-    distributed to the pieces."""
+    """One call in pieces. `is_random`: the module draws random numbers. The numbers of the whole batch are then
+    recorded and distributed to the pieces."""
 
     def __init__(
         self, call: Any, cut: Cut, args: Any, kwargs: Any, device: str, is_random: bool, listener: PassListener
@@ -78,7 +79,7 @@ class PiecewiseCall:
     # --- forward ---------------------------------------------------------------------------------------------------
 
     def keep(self, tensors: Tensors) -> Any:
-        """Calls the module as the script would have done, and keeps its graph."""
+        """Calls the module as the script would, keeps the graph and returns the results without it."""
         leaves = _leaves(tensors)
         with torch.enable_grad():
             result = self._run(leaves)
@@ -97,7 +98,7 @@ class PiecewiseCall:
         self._forget_casts()
         if not self._rng_state.has_moved():
             return result
-        self.rewind()  # random numbers were drawn this time: dropout was switched on later
+        self.rewind()  # this time random numbers were drawn, because dropout was switched on later
         self.is_random = True
         return self._record(tensors)
 
@@ -109,7 +110,7 @@ class PiecewiseCall:
             result = self._run(tensors)
         self._draws = recording.draws
         self._forget_casts()
-        # The script could not change a view in place if it was created here.
+        # The script could not change a view in place that was created here.
         return filled(result, [one.clone() if one._is_view() else one for one in tensors_of(result)])
 
     def _forget_casts(self) -> None:
@@ -121,7 +122,7 @@ class PiecewiseCall:
 
     def gradients(self, tensors: Tensors, weights: Tensors, arrived: Gradients) -> Gradients:
         """Returns the gradients of tensors and weights for the gradients that arrived at the results."""
-        if torch.is_grad_enabled():  # create_graph=True: the gradients must be differentiable themselves
+        if torch.is_grad_enabled():  # with create_graph=True the gradients must be differentiable themselves
             self.listener.on_second_order()
             return self._differentiable(tensors, weights, arrived)
         now = RngState(default_generators(self._device))
@@ -172,7 +173,7 @@ class PiecewiseCall:
         totals: Gradients = [None] * len(tensors)
         rows: list[Gradients] = [[] for _ in tensors]
         held = [weight.grad for weight in weights]
-        # torch accumulates into .grad weight by weight, which needs the least memory
+        # Torch accumulates into .grad weight by weight. This needs the least memory.
         _set_gradients(weights, [None] * len(weights))
         try:
             self._add_up(tensors, weights, arrived, spans, totals, rows)
@@ -212,7 +213,7 @@ class PiecewiseCall:
     ) -> Gradients:
         start, stop = span
         leaves = _leaves(self._cut.piece(tensors, start, stop), like=tensors)
-        self.rewind()  # the random numbers of Python and NumPy, too, must be those of the first time
+        self.rewind()  # the random numbers of Python and NumPy must be those of the first time too
         replaying = None
         if self.is_random and not is_whole:
             assert self._draws is not None
@@ -284,8 +285,8 @@ class _PiecewiseFunction(torch.autograd.Function):
 
 
 def tied(piecewise: PiecewiseCall, result: Any, learning: Sequence[bool], tensors: Tensors, weights: Tensors) -> Any:
-    """Returns the results for the script, connected to our backward pass. `learning`: which of the results have
-    gradients."""
+    """Returns the results for the script. They are connected to our backward pass. `learning`: which of the results
+    have gradients."""
     results = tensors_of(result)
     if len(learning) != len(results):
         learning = [one.is_floating_point() for one in results]
@@ -301,8 +302,8 @@ def is_shortage(fault: BaseException) -> bool:
 
 
 def make_room(device: str) -> None:
-    """Frees cached memory. Call it when the frames of the failed call are gone. On the host the heap keeps freed
-    memory, and a library below torch that requests memory from the system may then find none."""
+    """Frees cached memory. Call it when the frames of the failed call no longer exist. Freed memory on the heap of the
+    host is returned too, because a library below torch may request its memory from the system."""
     gc.collect()
     return_freed()
     if device not in ("cpu", "meta"):
@@ -355,7 +356,7 @@ def _set_gradients(weights: Tensors, gradients: Gradients) -> None:
 
 @contextlib.contextmanager
 def _without_hooks(weights: Tensors) -> Iterator[None]:
-    """Disables hooks on weights. They run once, for the whole gradient, when it is returned."""
+    """Disables the hooks of weights. The hooks run once for the whole gradient, when it is returned to autograd."""
     kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
     found = [hooks for one in weights for kind in kinds if (hooks := getattr(one, kind, None))]
     hooked = [(hooks, dict(hooks)) for hooks in found]

@@ -1,6 +1,6 @@
-"""Wraps an outermost module so that its training calls are computed in pieces: always in a fixed number
-(micro-batches), or only when memory runs out. A module that cannot be split is called as the script calls it, and the
-reason is reported."""
+"""Wraps an outermost module so that its training calls are computed in pieces. Micro-batches always use a fixed number
+of pieces. `survive_oom` uses pieces only when memory runs out. A module that cannot be split is called as the script
+calls it, and the reason is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class InPieces:
-    """Common base: decides which calls are split and stores what is known about them."""
+    """The base class. It decides which calls are split and stores what is known about them."""
 
     def __init__(self, context: ApplyContext, module: torch.nn.Module) -> None:
         self.context = context
@@ -60,7 +60,7 @@ class InPieces:
         return tied(piecewise, result, form.learning, tensors, weights)
 
     def listen(self, tensors: list[torch.Tensor]) -> PassListener:
-        """Makes the listener of a call with these inputs."""
+        """Returns the listener of a call with these inputs."""
         return PieceListener(self)
 
     def compute(self, piecewise: PiecewiseCall, tensors: list[torch.Tensor], form: Form) -> Any:
@@ -87,7 +87,7 @@ class InPieces:
         except RefusedError as refusal:
             self._forms[kind] = None
             self.context.decline(f"{self.name}: {refusal}")
-        except Exception as fault:  # an error of our code, before anything was computed
+        except Exception as fault:  # an error of our code; nothing was computed yet
             self._forms[kind] = None
             self.context.decline(f"{self.name}: {type(fault).__name__}: {fault}")
         return self._forms[kind]
@@ -110,7 +110,8 @@ class PieceListener:
 
 
 def _is_too_soon(module: torch.nn.Module, tensors: list[torch.Tensor]) -> bool:
-    """Whether this call tells nothing about later ones: a batch of one, or the call that creates lazy weights."""
+    """Whether this call tells nothing about later calls, because its batch has one sample or because it creates lazy
+    weights."""
     first = next((one for one in tensors if one.dim()), None)
     is_single = first is not None and has_rows(first) and len(first) < 2
     return is_single or any(map(torch.nn.parameter.is_lazy, module.parameters()))
@@ -129,8 +130,8 @@ class MicroBatches(InPieces):
 
 
 class Survivor(InPieces):
-    """Calls the module as the script does until memory runs out, then in halves until they fit. Batches at least as
-    large start with the number of pieces found."""
+    """Calls the module as the script does until memory runs out. The number of pieces is then doubled until they fit. A
+    later batch that is at least as large starts with that number of pieces."""
 
     def __init__(self, context: ApplyContext, module: torch.nn.Module) -> None:
         super().__init__(context, module)
@@ -169,8 +170,8 @@ def _size(tensors: list[torch.Tensor]) -> int:
 
 
 class Shortage(PieceListener):
-    """Tracks one call that may run out of memory in its forward or backward pass. It has recovered when both have
-    ended. The forward pass may fit in fewer pieces than the backward pass."""
+    """Follows one call that may run out of memory in its forward or backward pass. The call has recovered when both
+    passes have ended. The forward pass may fit in fewer pieces than the backward pass."""
 
     retries = True
 
@@ -178,7 +179,7 @@ class Shortage(PieceListener):
         super().__init__(survivor)
         self._survivor = survivor
         self._size = size
-        self._num_pieces = 0  # number of pieces needed; 0: memory did not run out
+        self._num_pieces = 0  # needed pieces; 0: memory did not run out
         self._is_counted = False
 
     def on_shortage(self, num_pieces: int) -> None:

@@ -1,5 +1,5 @@
-"""Lets a call of the script's module be repeated: restores what a failed attempt changed. `ModuleSnapshot` covers the
-buffers and torch's random state, `ModuleState` the plain attributes."""
+"""Restores what a failed call of the script's module has changed, so that the call can be repeated. `ModuleSnapshot`
+covers the buffers and torch's random state. `ModuleState` covers the plain attributes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _OF_TORCH = ("_parameters", "_buffers", "_modules")
 
 
 class ModuleState:
-    """The attributes of a module and its submodules that are tensors, numbers or containers. It does not look into
-    other objects, and does not notice a container that keeps its length."""
+    """The attributes of a module and its submodules that are tensors, numbers or containers. Other objects are not
+    examined. A change of a container that keeps its length is not noticed."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._layers = [(layer, dict(vars(layer)), _attributes(layer)) for layer in module.modules()]
@@ -78,7 +78,8 @@ def _attributes(layer: torch.nn.Module) -> dict[str, Any]:
 
 
 def _tokens(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Numbers by value, everything else by identity. A bool is left out: it often tells that the first call is over."""
+    """Returns numbers by value and everything else by identity. Bools are left out, because many modules set one after
+    their first call."""
     return {
         name: value if type(value) in (int, float) else id(value)
         for name, value in attributes.items()

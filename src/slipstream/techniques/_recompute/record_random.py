@@ -1,6 +1,6 @@
-"""Records the random numbers of one module call, operator by operator, for the whole batch, and replays them in slices,
-so that each piece of the batch gets the dropout that it got in the whole. Kernels that draw random numbers internally
-are refused. The recording works below autograd, so gradients follow."""
+"""Records the random numbers of one module call for the whole batch, operator by operator, and replays them in slices.
+Each piece of the batch then gets the dropout that it got in the whole batch. Kernels that draw random numbers
+internally are refused. The recording works below autograd, so autograd computes gradients as usual."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _DROPOUT = torch.ops.aten.native_dropout.default
-_BERNOULLI = ("aten::bernoulli", "aten::bernoulli_")  # zeros and ones: one byte each suffices
-# they write into an existing tensor, unlike the others
+_BERNOULLI = ("aten::bernoulli", "aten::bernoulli_")  # these draw zeros and ones, for which a byte suffices
+# These operators write into an existing tensor. The others do not.
 _BERNOULLI_IN_PLACE = (torch.ops.aten.bernoulli_.float, torch.ops.aten.bernoulli_.Tensor)
 
 
 class RefusedError(Exception):
-    """Why a module cannot be computed in pieces, as half a sentence."""
+    """A module or a loop cannot be computed in pieces. The message is the reason, as a clause."""
 
 
 class RandomRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records random numbers in `draws`. Raises RefusedError before an operator writes into a tensor of `guarded`.
-    `is_lenient`: operators that draw internally are not refused; `draws` is then incomplete."""
+    `is_lenient`: operators that draw internally are not refused, and `draws` is then incomplete."""
 
     def __init__(self, guarded: Iterable[torch.Tensor] = (), is_lenient: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -78,7 +78,7 @@ class RandomReplay(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _DROPOUT:
             mask = self._part(drawn, args[0].shape)
             return args[0] * mask * (1.0 / (1.0 - args[1]) if args[1] < 1.0 else 0.0), mask
-        # Not drawn a second time: on a CPU that costs more than most operations of a model.
+        # This draws nothing, because on a CPU drawing takes longer than most operations of a model.
         if func in _BERNOULLI_IN_PLACE:
             return args[0].copy_(self._part(drawn, args[0].shape))
         result = func(*args, **kwargs)
@@ -88,7 +88,8 @@ class RandomReplay(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return next(self._left, None) is None
 
     def _part(self, drawn: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-        """Returns the slice along the batch dimension, which may be folded with attention heads."""
+        """Returns the slice of `drawn` along the batch dimension. The batch dimension may be folded with attention
+        heads."""
         if drawn.shape == shape:
             return drawn
         differing = [d for d in range(min(drawn.dim(), len(shape))) if drawn.shape[d] != shape[d]]
@@ -101,7 +102,8 @@ class RandomReplay(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    """Returns the address of the storage, or 0 for sparse tensors, which have none: writes to them go unnoticed."""
+    """Returns the address of the storage. Returns 0 for sparse tensors, which have none, so writes to them are not
+    noticed."""
     return int(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else 0
 
 
@@ -109,7 +111,7 @@ def _is_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     for index, argument in enumerate(func._schema.arguments):
-        # attention and recurrent kernels, which draw nothing if this is zero
+        # The dropout of attention and recurrent kernels. They draw nothing if it is zero.
         if argument.name in ("dropout_p", "dropout"):
             chance = kwargs.get(argument.name, args[index] if index < len(args) else argument.default_value)
             return bool(chance)

@@ -1,5 +1,6 @@
-"""Checks whether a module's result for a sample is independent of the other samples in the batch. It runs the first
-samples of the script's own batch, whole and in halves, before anything relies on the answer, and leaves no trace."""
+"""Checks whether a module's result for a sample is independent of the other samples in the batch. The check runs the
+first samples of the script's own batch, whole and in halves. It comes before anything relies on the answer, and it
+leaves no trace."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ from slipstream.techniques._recompute.split_batch import (
 )
 
 _NUM_SAMPLES = 4
-_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # relative to the norm; 2e-2 in lower precision
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # relative to the norm; in lower precision it is 2e-2
 _HOOKS = ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Form:
-    """What is known about calls of one kind."""
+    """What is known about the calls of one kind."""
 
     def __init__(self, cut: Cut, learning: list[bool], is_random: bool) -> None:
         self.cut = cut
@@ -45,7 +46,8 @@ def kind_of(tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: str) -> Form:
-    """Raises RefusedError with the reason if the call cannot be computed in pieces."""
+    """Returns what is known about such a call. Raises RefusedError with the reason if the call cannot be computed in
+    pieces."""
     why = why_not(module)
     if why:
         raise RefusedError(why)
@@ -68,7 +70,7 @@ def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: 
             return form
         except RefusedError:
             raise
-        except Exception as fault:  # of our code or the script's; the script raises its own again
+        except Exception as fault:  # our error or the script's own, which the training raises again
             raise RefusedError(f"a few samples could not be computed: {type(fault).__name__}: {fault}") from None
         finally:
             snapshot.rewind()
@@ -77,7 +79,7 @@ def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: 
 
 
 def why_not(module: torch.nn.Module) -> str:
-    """Returns a reason that is visible without a call, or ""."""
+    """Returns why a call cannot be computed in pieces, as far as that is known without a call, or ""."""
     for layer in module.modules():
         if isinstance(layer, _BatchNorm) and layer.training:
             return f"{type(layer).__name__} mixes the samples of a batch"

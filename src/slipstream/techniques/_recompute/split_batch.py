@@ -1,4 +1,4 @@
-"""Separates the arguments and results of a call into tensors and the structure around them, and splits and joins the
+"""Separates the arguments and results of a call into tensors and the structure around the tensors. Splits and joins the
 tensors along the batch."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.d
 
 
 def frame_of(thing: Any) -> Any:
-    """Returns the structure without its tensors, so that it keeps none of them alive."""
+    """Returns the structure without its tensors. The structure keeps no tensor alive."""
     place = torch.empty(0)
     return map_tensors(thing, lambda tensor: place)
 
@@ -40,8 +40,8 @@ def has_rows(tensor: torch.Tensor) -> bool:
 
 
 class Cut:
-    """Which of a call's tensors hold one row per sample. The others are passed to every piece unchanged. Raises
-    RefusedError for tensors that cannot be split."""
+    """Tells which tensors of a call hold one row per sample. The other tensors are passed to every piece unchanged.
+    Raises RefusedError for tensors that cannot be split."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         if not all(map(has_rows, tensors)):
@@ -59,7 +59,7 @@ class Cut:
 
 
 def bounds(length: int, num_pieces: int) -> list[tuple[int, int]]:
-    """Returns nearly equal spans, at most one per sample."""
+    """Returns nearly equal spans. There are at most as many spans as samples."""
     num = min(num_pieces, length)
     edges = [length * index // num for index in range(num + 1)]
     return list(pairwise(edges))
