@@ -172,8 +172,7 @@ class Selection:
         if not entries and not (late and self._is_time_for_slow()):
             return False
         first_rounds = LEAST_ROUNDS if is_ground else self._first_rounds(len(entries), len(late))
-        race = functools.partial(self._race, anchor, -math.inf if is_ground else least_gain)
-        finalists = halve(entries, late, first_rounds, race)
+        finalists = halve(entries, late, first_rounds, functools.partial(self._race, anchor))
         raced = [entry for entry in (*entries, *late) if entry.gains or entry.failure or entry.inert]
         winners = self._judge(anchor, raced, finalists, least_gain)
         if winners and is_ground:  # it stays unless it loses; the ablation decides later
@@ -190,21 +189,15 @@ class Selection:
         budget = self._state.budget
         return budget.selection_end_s() - budget.now_s() > SLOW_START_S
 
-    def _race(self, anchor: Recipe, least_gain: float, going: Sequence[Entry], num_rounds: int) -> None:
-        """One rung. It gets extra rounds until it is clear whether its best arm gains."""
+    def _race(self, anchor: Recipe, going: Sequence[Entry], num_rounds: int) -> None:
+        """One rung."""
         state = self._state
         fixed = [] if anchor.choices else [state.control]
         if not self._is_time_for_slow():
             going = [entry for entry in going if entry.gains or not entry.arm.candidate.card.is_slow_to_start]
         others = [*fixed, *(entry.trials for entry in going)]
         base = state.trials(anchor)
-
-        def is_enough(race: Race) -> bool:
-            gains = {id(entry): race.gain(entry.trials, base) for entry in going}
-            first = max(going, key=lambda entry: gains[id(entry)] or -math.inf, default=None)
-            return first is None or race.is_clear(first.trials, base, least_gain)
-
-        race = state.runner.race(base, others, num_rounds, state.budget.selection_end_s(), is_enough)
+        race = state.runner.race(base, others, num_rounds, state.budget.selection_end_s())
         for entry in going:
             entry.failure, entry.inert = race.failures.get(id(entry.trials)), race.inert.get(id(entry.trials))
             gain = race.gain(entry.trials, base)

@@ -18,8 +18,8 @@ from slipstream.tuning.candidates import Arm
 from slipstream.tuning.trials import Inert, RecipeTrials
 
 ETA = 2  # each rung keeps 1/ETA of the arms, and has ETA times the rounds of the rung before
-# Rounds of the first rung, as the time allows: a single one may be an outlier. With six, and recorded noise, one of ten
-# arms that gain 5% is dropped there, with twelve one of 40.
+# Rounds of the first rung, as the time allows: a single one may be an outlier. After six rounds of recorded noise one
+# of six arms that gain 5% is dropped, after twelve one of 14.
 LEAST_ROUNDS, MOST_ROUNDS = 2, 12
 FEW = 6  # arms on the last rung: several techniques may gain, and are then combined
 
