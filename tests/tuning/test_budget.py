@@ -14,6 +14,7 @@ from slipstream.testing.noise_model import Noise, NoiseModel
 from slipstream.testing.simulated_backend import SimulatedBackend, choice_factors
 from slipstream.tuning.budget import (
     LONGEST_S,
+    MOST_LATE,
     MOST_NAMED_EXTENSION,
     SHORTEST_S,
     USUAL_PAIRS,
@@ -70,6 +71,27 @@ def test_lost_time_is_added_up_to_a_limit(named_s: float | None, most_s: float) 
     assert budget.budget_s == before_s + 10.0
     budget.lose(1e6)
     assert budget.budget_s == pytest.approx(most_s)
+
+
+def test_a_default_budget_grows_up_to_a_limit_if_more_time_is_needed() -> None:
+    clock = Clock()
+    budget = Budget(clock, None)
+    assert budget.follow(_costs(), 8)
+    announced_s = budget.budget_s
+    clock.seconds = announced_s / 2
+    budget.extend(announced_s / 4)
+    assert budget.budget_s == announced_s, "it never becomes shorter"
+    budget.lose(10.0)
+    budget.extend(0.6 * announced_s)
+    assert budget.left_s() == pytest.approx(0.6 * announced_s)
+    budget.extend(math.inf)
+    assert budget.budget_s == pytest.approx(MOST_LATE * announced_s + 10.0)
+
+
+def test_a_named_budget_does_not_grow() -> None:
+    budget = Budget(Clock(), 90.0)
+    budget.extend(math.inf)
+    assert budget.budget_s == 90.0
 
 
 def test_what_is_left_of_the_budget() -> None:

@@ -93,6 +93,13 @@ def test_a_recipe_that_seems_no_faster_is_given_up(prove_a: Prove) -> None:
     assert given_up >= 2
 
 
+def test_a_gain_within_the_margin_is_given_up(prove_a: Prove) -> None:
+    for seed in range(3):
+        proof, _ = prove_a(_noisy(1 / 1.004, lottery=0.01, seed=seed))
+        assert proof.outcome in ("no_gain", "refuted")
+        assert proof.speed is not None and proof.speed.num_rounds < MOST_PAIRS
+
+
 def test_with_too_few_pairs_the_result_is_measured_and_not_proved(prove_a: Prove) -> None:
     proof, state = prove_a(_noisy(0.5, lottery=0.03, cold_start_s=lambda recipe: 30.0), budget_s=150.0)
     assert proof.outcome == "measured" and not proof.is_kept

@@ -23,10 +23,10 @@ class Races:
 
     def __init__(self, gains: Mapping[str, float], failing: Sequence[str] = ()) -> None:
         self._gains, self._failing = gains, failing
-        self.rungs: list[tuple[list[str], int, bool]] = []
+        self.rungs: list[tuple[list[str], int]] = []
 
-    def __call__(self, entries: Sequence[Entry], num_rounds: int, is_last: bool) -> None:
-        self.rungs.append(([entry.arm.choice.technique for entry in entries], num_rounds, is_last))
+    def __call__(self, entries: Sequence[Entry], num_rounds: int) -> None:
+        self.rungs.append(([entry.arm.choice.technique for entry in entries], num_rounds))
         for entry in entries:
             name = entry.arm.choice.technique
             if name in self._failing:
@@ -51,11 +51,7 @@ def test_the_better_arms_go_on(technique: Any) -> None:
     gains = {f"a{number:02}": number / 100 for number in range(14)}
     entries, races = [_entry(technique, name) for name in gains], Races(gains)
     finalists = halve(entries, [], 2, races)
-    assert [(len(names), num_rounds, is_last) for names, num_rounds, is_last in races.rungs] == [
-        (14, 2, False),
-        (7, 4, False),
-        (6, 8, True),
-    ]
+    assert [(len(names), num_rounds) for names, num_rounds in races.rungs] == [(14, 2), (7, 4), (6, 8)]
     assert [entry.arm.choice.technique for entry in finalists] == sorted(gains, reverse=True)[:6]
     assert all(entry.is_on_last_rung for entry in finalists)
     assert not any(entry.is_on_last_rung for entry in entries if entry not in finalists)
@@ -65,23 +61,23 @@ def test_late_arms_join_on_the_last_rung(technique: Any) -> None:
     entries, late = [_entry(technique, f"a{number}") for number in range(8)], [_entry(technique, "late")]
     races = Races({"late": 0.5})
     finalists = halve(entries, late, 2, races)
-    assert ["late" in names for names, _, _ in races.rungs] == [False, True]
+    assert ["late" in names for names, _ in races.rungs] == [False, True]
     assert finalists[0] is late[0] and finalists[0].is_on_last_rung
 
 
 def test_late_arms_race_without_any_others_and_after_all_others_failed(technique: Any) -> None:
     late, races = [_entry(technique, "late")], Races({"late": 0.5})
     assert halve([], late, 2, races) == late
-    assert races.rungs == [(["late"], 2 * ETA, True)]
+    assert races.rungs == [(["late"], 2 * ETA)]
     late, races = [_entry(technique, "late")], Races({"late": 0.5}, failing=["a"])
     assert halve([_entry(technique, "a")], late, 2, races) == late
-    assert [names for names, _, _ in races.rungs] == [["a"], ["late"]]
+    assert [names for names, _ in races.rungs] == [["a"], ["late"]]
 
 
 def test_an_arm_that_fails_leaves(technique: Any) -> None:
     entries, races = [_entry(technique, name) for name in "abc"], Races({"a": 0.1, "c": 0.3}, failing=["b"])
     assert [entry.arm.choice.technique for entry in halve(entries, [], 2, races)] == ["c", "a"]
-    assert [names for names, _, _ in races.rungs] == [["a", "b", "c"], ["c", "a"]]
+    assert [names for names, _ in races.rungs] == [["a", "b", "c"], ["c", "a"]]
     races = Races({}, failing="abc")
     assert halve([_entry(technique, name) for name in "abc"], [], 2, races) == []
     assert len(races.rungs) == 1, "none is left to race"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from slipstream.diagnose.statistics import median
-from slipstream.tuning.successive_halving import LEAST_ROUNDS, MOST_ROUNDS, rung_sizes
+from slipstream.tuning.successive_halving import LEAST_ROUNDS, rung_sizes
 from slipstream.wire.backend import RaceBackend
 
 # Share of the budget that is kept for the proof. Its pairs of fresh processes decide whether anything is kept at all.
@@ -17,6 +17,7 @@ MOST_EXTENSION, MOST_NAMED_EXTENSION = 1.0, 0.1
 MOST_LATE = 1.25  # a default budget may grow to so many times what was announced, besides lost time
 USUAL_PAIRS = 20  # that a default budget is made for: enough for a gain of 1.2 times the spread of a pair
 USUAL_PASSES = 2  # the second one has fewer arms; further ones are taken from what is left
+USUAL_ROUNDS = 6  # of the first rung, for which a default budget has time: a tuning that finds much needs no more
 # The fewest and most rounds of a pair. The median of fewer follows a single outlier; more show nothing new.
 PAIR_ROUNDS, MOST_PAIR_ROUNDS = 4, 64
 BLOCKS_PER_START = 3.0  # seconds of blocks for each second of starts in a pair: mostly, blocks vary more than processes
@@ -51,11 +52,11 @@ class Budget:
             self._given_s = self._announced_s = round_up(self.spent_s() + costs.whole_s(num_arms, num_slow))
         return not self._is_named
 
-    def begin_proof(self, costs: Costs) -> None:
-        """Gives the proof of a default budget time for the usual number of pairs, whatever the selection took: starts
-        and steps may have become slower since the budget was announced."""
+    def extend(self, seconds: float) -> None:
+        """Lets a default budget grow until so many seconds are left, within its limit: starts and steps may have become
+        slower since it was announced, or a proof may have shown that another selection is needed."""
         if not self._is_named and self._announced_s:
-            wanted_s = self.spent_s() + USUAL_PAIRS * costs.pair_s()
+            wanted_s = self.spent_s() - self._lost_s + seconds
             self._given_s = min(max(self._given_s, wanted_s), MOST_LATE * self._announced_s)
 
     def lose(self, seconds: float) -> None:
@@ -139,7 +140,7 @@ class Costs:
     def whole_s(self, num_arms: int, num_slow: int = 0) -> float:
         """A tuning that races all arms, with a second pass over half of them, and a proof of the usual length.
         `num_slow` of the arms take long to start."""
-        first_rounds = MOST_ROUNDS if self.block_s() < LONG_BLOCK_S else LEAST_ROUNDS
+        first_rounds = USUAL_ROUNDS if self.block_s() < LONG_BLOCK_S else LEAST_ROUNDS
         passes_s = sum(self.pass_s(math.ceil(num_arms / 2**number), 2, first_rounds) for number in range(USUAL_PASSES))
         passes_s += num_slow * SLOW_START_S
         return max(passes_s / (1.0 - PROOF_SHARE), passes_s + USUAL_PAIRS * self.pair_s())

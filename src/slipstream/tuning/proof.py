@@ -13,7 +13,7 @@ import msgspec
 from slipstream.diagnose.statistics import hodges_lehmann
 from slipstream.records import Numerics, Recipe, Speed, Verdict
 from slipstream.tuning import verdicts
-from slipstream.tuning.budget import BLOCKS_PER_START, MOST_PAIR_ROUNDS, PAIR_ROUNDS
+from slipstream.tuning.budget import BLOCKS_PER_START, MOST_PAIR_ROUNDS, PAIR_ROUNDS, USUAL_PAIRS
 from slipstream.tuning.rounds import Race, could_not_start
 from slipstream.tuning.state import TuningState
 from slipstream.tuning.trials import RaceError, RecipeTrials
@@ -22,8 +22,8 @@ from slipstream.verify.t_sequence import TSequence
 WHOLE = "recipe"  # the technique of the verdict on the whole recipe
 MOST_PAIRS = 32  # enough to prove a gain as large as the spread of a pair, in nine of ten tunings
 ENOUGH_PAIRS = 12  # with fewer, the interval is over three times as long as the spread of the pairs
-# A recipe that seems no faster after so many pairs is given up. A real gain as large as the spread of the pairs is
-# given up by mistake in one of 100 tunings.
+# After so many pairs a recipe is given up if its mean gain does not exceed the margin. A real gain of 10% that is as
+# large as the spread of the pairs is given up by mistake in two of 100 tunings.
 FUTILE_PAIRS = 6
 NARROW = 0.1  # length of the interval of the log ratio; a proved gain is measured further until it is as narrow
 SMALL_BESIDE = 0.5  # block noise below this share of the spread of pairs widens it by an eighth at most
@@ -57,7 +57,6 @@ def prove(state: TuningState, recipe: Recipe, proofs: list[Proof], kind: ProofKi
     """Races pairs until the recipe is decided or the time is over, and adds the proof to `proofs`. Pairs of an earlier,
     interrupted tuning count. If it is interrupted, it adds a proof from the pairs so far and raises again."""
     number, earlier = state.journal.begin_proof(recipe)
-    state.budget.begin_proof(state.costs)
     sequence = TSequence(state.order.alpha / 2**number)
     for known in earlier:
         sequence.add(known)
@@ -66,6 +65,7 @@ def prove(state: TuningState, recipe: Recipe, proofs: list[Proof], kind: ProofKi
     interruption: RaceError | KeyboardInterrupt | None = None
     try:
         while not _is_over(state, sequence):
+            state.budget.extend((USUAL_PAIRS - sequence.num_pairs) * state.costs.pair_s())
             log_ratio = _pair(state, race, base, whole, sequence)
             if id(whole) in race.failures or id(whole) in race.inert:
                 break
@@ -102,7 +102,7 @@ def _is_over(state: TuningState, sequence: TSequence) -> bool:
     margin = state.order.margin
     if num_pairs >= MOST_PAIRS or sequence.is_below(margin):
         return True
-    if _seems_useless(sequence):
+    if _seems_useless(state, sequence):
         return True
     if sequence.is_above(margin) and sequence.width() <= NARROW:
         return True
@@ -110,8 +110,8 @@ def _is_over(state: TuningState, sequence: TSequence) -> bool:
     return state.budget.now_s() + pair_s > state.budget.end_s()
 
 
-def _seems_useless(sequence: TSequence) -> bool:
-    return sequence.num_pairs >= FUTILE_PAIRS and sequence.speed().ratio <= 1.0
+def _seems_useless(state: TuningState, sequence: TSequence) -> bool:
+    return sequence.num_pairs >= FUTILE_PAIRS and sequence.speed().ratio <= 1.0 + state.order.margin
 
 
 def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence) -> float | None:
@@ -156,7 +156,7 @@ def _outcome(state: TuningState, sequence: TSequence, race: Race, base: RecipeTr
         return "proved"
     if sequence.is_below(state.order.margin):
         return "refuted"
-    if _seems_useless(sequence):
+    if _seems_useless(state, sequence):
         return "no_gain"
     return "measured" if math.isinf(sequence.width()) else "not_proved"
 

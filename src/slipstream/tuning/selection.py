@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from slipstream.records import Choice, Recipe, Setting
 from slipstream.techniques._core.observation import Observation
 from slipstream.tuning import verdicts
-from slipstream.tuning.budget import SLOW_START_S
+from slipstream.tuning.budget import SLOW_START_S, USUAL_PAIRS
 from slipstream.tuning.candidates import Arm, Candidate, latecomers, settings_to_race, untried_neighbours
 from slipstream.tuning.proof import FUTILE_PAIRS
 from slipstream.tuning.rounds import Race
@@ -88,13 +88,13 @@ class Selection:
 
     def is_time(self) -> bool:
         """Whether there is time for the fewest pairs that decide a proof and, if the recipe is empty, for a pass before
-        it."""
-        state = self._state
-        needed_s = FUTILE_PAIRS * state.costs.pair_s()
+        it. A default budget grows for them."""
+        state, pass_s = self._state, 0.0
         if not state.recipe.choices:
             num_arms = len(self._arms())
-            needed_s += state.costs.pass_s(num_arms, 2) if num_arms else math.inf
-        return needed_s < state.budget.left_s()
+            pass_s = state.costs.pass_s(num_arms, 2) if num_arms else math.inf
+        state.budget.extend(pass_s + USUAL_PAIRS * state.costs.pair_s())
+        return pass_s + FUTILE_PAIRS * state.costs.pair_s() < state.budget.left_s()
 
     def _is_other_step(self, first: Recipe) -> bool:
         """Whether the recipe changed the step so much that techniques which gained nothing before may gain now."""
@@ -148,14 +148,15 @@ class Selection:
         state = self._state
         return state.budget.now_s() + state.costs.pass_s(len(arms), 2) < state.budget.selection_end_s()
 
-    def _first_rounds(self, num_arms: int) -> int:
-        """The most rounds on the first rung with which this pass takes at most half of the time."""
+    def _first_rounds(self, num_arms: int, num_late: int) -> int:
+        """The most rounds on the first rung with which this pass takes at most half of the time that the starts of late
+        arms leave."""
         state = self._state
-        half_s = (state.budget.selection_end_s() - state.budget.now_s()) / 2
+        left_s = state.budget.selection_end_s() - state.budget.now_s() - num_late * SLOW_START_S
         affordable = (
             number
             for number in range(MOST_ROUNDS, LEAST_ROUNDS, -1)
-            if state.costs.pass_s(num_arms, 2, number) <= half_s
+            if state.costs.pass_s(num_arms, 2, number) <= left_s / 2
         )
         return next(affordable, LEAST_ROUNDS)
 
@@ -170,9 +171,8 @@ class Selection:
         entries, late = ([self._entry(arm) for arm in arms] for arms in (quick, slow))
         if not entries and not (late and self._is_time_for_slow()):
             return False
-        first_rounds = LEAST_ROUNDS if is_ground else self._first_rounds(len(entries))
-        race = functools.partial(self._race, anchor, -math.inf if is_ground else least_gain)
-        finalists = halve(entries, late, first_rounds, race)
+        first_rounds = LEAST_ROUNDS if is_ground else self._first_rounds(len(entries), len(late))
+        finalists = halve(entries, late, first_rounds, functools.partial(self._race, anchor))
         raced = [entry for entry in (*entries, *late) if entry.gains or entry.failure or entry.inert]
         winners = self._judge(anchor, raced, finalists, least_gain)
         if winners and is_ground:  # it stays unless it loses; the ablation decides later
@@ -189,21 +189,15 @@ class Selection:
         budget = self._state.budget
         return budget.selection_end_s() - budget.now_s() > SLOW_START_S
 
-    def _race(self, anchor: Recipe, least_gain: float, going: Sequence[Entry], num_rounds: int, is_last: bool) -> None:
-        """One rung. The last one gets extra rounds until it is clear whether its best arm gains."""
+    def _race(self, anchor: Recipe, going: Sequence[Entry], num_rounds: int) -> None:
+        """One rung."""
         state = self._state
         fixed = [] if anchor.choices else [state.control]
         if not self._is_time_for_slow():
             going = [entry for entry in going if entry.gains or not entry.arm.candidate.card.is_slow_to_start]
         others = [*fixed, *(entry.trials for entry in going)]
         base = state.trials(anchor)
-
-        def is_enough(race: Race) -> bool:
-            gains = {id(entry): race.gain(entry.trials, base) for entry in going}
-            first = max(going, key=lambda entry: gains[id(entry)] or -math.inf, default=None)
-            return not is_last or first is None or race.is_clear(first.trials, base, least_gain)
-
-        race = state.runner.race(base, others, num_rounds, state.budget.selection_end_s(), is_enough)
+        race = state.runner.race(base, others, num_rounds, state.budget.selection_end_s())
         for entry in going:
             entry.failure, entry.inert = race.failures.get(id(entry.trials)), race.inert.get(id(entry.trials))
             gain = race.gain(entry.trials, base)

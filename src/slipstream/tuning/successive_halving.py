@@ -18,8 +18,9 @@ from slipstream.tuning.candidates import Arm
 from slipstream.tuning.trials import Inert, RecipeTrials
 
 ETA = 2  # each rung keeps 1/ETA of the arms, and has ETA times the rounds of the rung before
-# Rounds of the first rung, as the time allows: a single one may be an outlier; more than six cost more than the starts.
-LEAST_ROUNDS, MOST_ROUNDS = 2, 6
+# Rounds of the first rung, as the time allows: a single one may be an outlier. After six rounds of recorded noise one
+# of six arms that gain 5% is dropped, after twelve one of 14.
+LEAST_ROUNDS, MOST_ROUNDS = 2, 12
 FEW = 6  # arms on the last rung: several techniques may gain, and are then combined
 
 
@@ -62,11 +63,11 @@ def halve(
     entries: Sequence[Entry],
     late: Sequence[Entry],
     first_rounds: int,
-    race: Callable[[Sequence[Entry], int, bool], None],
+    race: Callable[[Sequence[Entry], int], None],
 ) -> list[Entry]:
-    """Runs all rungs. `race` gets the entries, the number of rounds, and whether this is the last rung. It races them
-    and adds to their `gains`, or sets their `failure`.
-    `late` entries take long to start, and join on the last rung. Returns the entries of the last rung, best first."""
+    """Runs all rungs. `race` gets the entries and the number of rounds, races them, and adds to their `gains` or sets
+    their `failure`. `late` entries take long to start, and join on the last rung. Returns the entries of the last rung,
+    best first."""
     going, rungs = list(entries), rung_sizes(len(entries), first_rounds) or [(0, first_rounds * ETA)]
     for number, (_, num_rounds) in enumerate(rungs):
         is_last = number == len(rungs) - 1
@@ -74,7 +75,7 @@ def halve(
             going += late
         for entry in going:
             entry.is_on_last_rung = is_last
-        race(going, num_rounds, is_last)
+        race(going, num_rounds)
         going = ranked(going)
         if not is_last:
             going = going[: rungs[number + 1][0]]
