@@ -174,8 +174,13 @@ def test_full_precision_only_where_faster_units_are():
     found = findings(anatomy=MATRICES, environment=made_environment(has_fast_bf16=True))["full_precision"]
     assert "bfloat16" in found.change
     assert findings(anatomy=MATRICES, environment=made_environment(has_fast_bf16=True, autocast_seen=True)) == {}
+    assert found.techniques == ["mixed_precision"], "a CPU has no TF32 units"
     cuda = made_environment(8.0, 8, "cuda:0", has_tf32=True)
-    assert "high" in findings(anatomy=MATRICES, environment=cuda)["full_precision"].change
+    tf32 = findings(anatomy=MATRICES, environment=cuda)["full_precision"]
+    assert "high" in tf32.change and tf32.techniques == ["tf32"]
+    both = made_environment(8.0, 8, "cuda:0", has_tf32=True, has_fast_bf16=True)
+    found = findings(anatomy=MATRICES, environment=both)["full_precision"]
+    assert found.techniques == ["mixed_precision", "tf32"]
 
 
 def test_shapes_that_do_not_fit():

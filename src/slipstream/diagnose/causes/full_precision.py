@@ -43,7 +43,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             change=_change(session, model.site, unit),
             site=model.site,
             settings={unit: "True"},
-            techniques=["tf32"] if unit == "tf32" else ["mixed_precision", "tf32"],
+            techniques=[*(["mixed_precision"] if unit != "tf32" else []), *(["tf32"] if facts.has_tf32 else [])],
             advice=joined(
                 "fp16 also needs torch.amp.GradScaler." if unit == "fp16" else "",
                 f"This machine multiplies {ratio:.1f} times as fast in {unit} as in fp32 {SOURCE}." if ratio else "",
