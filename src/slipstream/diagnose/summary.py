@@ -9,7 +9,7 @@ import msgspec
 
 from slipstream.diagnose.ceilings import find_ceilings
 from slipstream.diagnose.notes import environment_note, mode_note
-from slipstream.diagnose.rollout import rollout_note
+from slipstream.diagnose.rollout import acting_note, rollout_note
 from slipstream.diagnose.selection import (
     has_trained,
     is_on_cpu,
@@ -174,7 +174,7 @@ def _growth_note(session: Session) -> str:
 
 def _notes(session: Session, typical: TypicalStep) -> list[str]:
     notes: list[str] = []
-    if rollout := rollout_note(session):
+    if rollout := rollout_note(session) or acting_note(session):
         notes.append(rollout)
     if environment := environment_note(session, typical.step_ms, typical.phases):
         notes.append(environment)
