@@ -9,7 +9,7 @@ import pytest
 
 from slipstream.diagnose import diagnose
 from slipstream.diagnose.rollout import acting_with_gradients, rollouts
-from slipstream.records import Event, Session
+from slipstream.records import Event, Memory, Session
 from slipstream.report.text.check import verdict
 from slipstream.testing.made_sessions import FIRST_NS, made_model, made_session, made_stack
 
@@ -131,3 +131,13 @@ def test_a_learner_that_acts_with_gradients() -> None:
 )
 def test_what_is_no_acting_with_gradients(session: Session) -> None:
     assert acting_with_gradients(session) is None
+
+
+def test_longer_episodes_are_no_leak_and_their_environment_is_no_data() -> None:
+    """Before its backward pass, the graph of an episode is alive, and a learner's episodes become longer."""
+    stacks = [made_stack("python", 77, 60, phase="other", function="play", expression="world.advance(action)")]
+    growing = [Memory(step, FIRST_NS + step, 10**9 + step * 10**6, 0, 10 * step, 20 * step) for step in range(60)]
+    made = made_session(has_loader=False, input_ms=0, other_ms=40, stacks=stacks, memory=growing)
+    assert {"growing_memory", "no_loader"} <= {finding.cause for finding in diagnose(made).findings}
+    acting = msgspec.structs.replace(made, events=graph_keeper().events)
+    assert not {"growing_memory", "no_loader"} & {finding.cause for finding in diagnose(acting).findings}

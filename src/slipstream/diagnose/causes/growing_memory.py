@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 
 from slipstream.diagnose.memory_growth import GrowthTrend, find_growth
+from slipstream.diagnose.rollout import acting_with_gradients
 from slipstream.diagnose.selection import training_loader
 from slipstream.numbers import in_bytes
 from slipstream.records import Finding, Leak, Session, Summary
@@ -28,6 +29,8 @@ def find(session: Session, _summary: Summary) -> list[Finding]:
     most = max((one.num_tensors for one in fitting), default=0)
     fullest = [one for one in fitting if one.num_tensors >= ALIKE * most or _explains(one, growth)]
     leak = max(fullest, key=lambda one: (one.num_bytes, one.num_tensors, one.site is not None), default=None)
+    if has_graph and leak is None and acting_with_gradients(session) is not None:
+        return []  # the graph of a whole episode is alive until its backward pass, and episodes become longer
     return [
         Finding(
             cause="growing_memory",

@@ -8,6 +8,7 @@ from slipstream.diagnose.input_path import granted_share
 from slipstream.diagnose.operator_shares import compute_phases_ms
 from slipstream.diagnose.rollout import acting_with_gradients
 from slipstream.diagnose.selection import dissected_share, main_model
+from slipstream.diagnose.source_hints import trainers_own
 from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Anatomy, Finding, Session, Site, StackCount, Summary
 
@@ -56,7 +57,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     looping_ms = loss_ms + backward_ms * loss_ms / (loss_ms + forward_ms) if is_of_loss else 0.0
     saved_ms = max(LOSS_SAVED * looping_ms, SAVED * launching_ms)
     one = "one operator over the whole tensor in place of the loop"
-    change = one if is_of_loss else f"{one}, or model = torch.compile(model)"
+    site = _site(session, in_loss if is_of_loss else [])
+    change = one if is_of_loss else f"{one}, or {_compiling(session, site)}"
     can_compile = not is_of_loss and not is_acting
     return [
         Finding(
@@ -67,12 +69,19 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             + (f", and {in_ms(loss_ms)} are spent on the loss." if is_of_loss else "."),
             predicted_gain=gain_without(summary.step_ms, saved_ms),
             change=IN_ONE_CALL if is_acting else change,
-            site=_site(session, in_loss if is_of_loss else []),
+            site=site,
             techniques=["compile"] if can_compile else [],
             settings={"compile": "True"} if can_compile else {},
             advice=NOT_WITH_STATE if is_acting else "",
         )
     ]
+
+
+def _compiling(session: Session, site: Site | None) -> str:
+    """A trainer calls methods of the model that the result of torch.compile(model) passes on uncompiled."""
+    own = "TrainingArguments(..., torch_compile=True)"
+    keras = "model.compile(..., jit_compile=True)"
+    return trainers_own(session, site, "", own, keras=keras) or "model = torch.compile(model)"
 
 
 def _is_loss(stack: StackCount) -> bool:
