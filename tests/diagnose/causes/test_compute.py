@@ -248,8 +248,11 @@ def test_a_generator_gets_another_layout_and_its_noise_does_not():
 def test_what_belongs_under_autocast_as_well():
     """Another model, and some losses, raise an error for a result in bf16."""
     environment = made_environment(has_fast_bf16=True)
-    alone = findings(anatomy=MATRICES, environment=environment)["full_precision"]
+    called = made_model(site=msgspec.structs.replace(MODEL_SITE, text="outputs = model(images)"))
+    alone = findings(anatomy=MATRICES, environment=environment, model=called)["full_precision"]
     assert alone.advice == "Inside it as well: the loss."
+    computed = made_model(site=msgspec.structs.replace(MODEL_SITE, text="logits, loss = model(x, y)"))
+    assert findings(anatomy=MATRICES, environment=environment, model=computed)["full_precision"].advice == ""
     critic_site = msgspec.structs.replace(MODEL_SITE, line=194)
     models = [
         made_model(),

@@ -4,6 +4,8 @@ units, where lower precision is many times slower.
 
 from __future__ import annotations
 
+import re
+
 from slipstream.diagnose.gain import gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_of_class
 from slipstream.diagnose.selection import device_of, is_on_accelerator, is_on_cpu, main_model, usual_batches
@@ -12,6 +14,7 @@ from slipstream.diagnose.speedtest_context import SOURCE, precision_ratio
 from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Finding, Model, Session, Site, Summary, TorchFacts
 
+_COMPUTES_LOSS = re.compile(r"loss\w*\b[^=(]*=")  # loss = model(x, y); logits, loss = model(x, y)
 _MOST_PLACES = 3  # in one sentence
 SAVED = {"bf16": 0.5, "fp16": 0.5, "tf32": 0.35}  # share of the time in tensor contractions
 
@@ -78,6 +81,8 @@ def _scope(session: Session, model: Model, unit: str) -> str:
         return ""
     others = [one for one in session.models if one.num_parameters and one.ident != model.ident and one.site]
     places = list(dict.fromkeys(place(one.site) for one in others))[:_MOST_PLACES]
+    if not others and _COMPUTES_LOSS.search(model.site.text if model.site is not None else ""):
+        return ""
     calls = f"the calls of the other models ({', '.join(places)}) and the losses" if others else "the loss"
     sentence = f"Inside it as well: {calls}."
     if is_on_accelerator(session) and any(one.class_name == "BCELoss" for one in session.models):

@@ -14,6 +14,7 @@ from slipstream.records import Finding, Leak, Session, Summary
 
 _KEPT = re.compile(r"(?:\.(?:append|appendleft|add)\(|\+=\s*|\]\s*=\s*)(?P<what>[A-Za-z_][\w.]*)\s*\)?\s*(?:#.*)?$")
 _NUMBER_BYTES = 16
+HISTORY_KEEPER = "LBFGS"
 ALIKE = 0.7
 _NO_GRAPHS = "keep loss.item() of a single number, and .detach().cpu() copies of everything else that is needed later"
 _LET_GO = "keep .detach().cpu() copies, or drop the tensors of earlier steps"
@@ -31,6 +32,8 @@ def find(session: Session, _summary: Summary) -> list[Finding]:
     leak = max(fullest, key=lambda one: (one.num_bytes, one.num_tensors, one.site is not None), default=None)
     if has_graph and leak is None and acting_with_gradients(session) is not None:
         return []  # the graph of a whole episode is alive until its backward pass, and episodes become longer
+    if not has_graph and leak is None and any(one.class_name == HISTORY_KEEPER for one in session.optimizers):
+        return []  # until its history is full, the optimizer keeps more tensors after every update
     return [
         Finding(
             cause="growing_memory",
