@@ -5,7 +5,7 @@ from __future__ import annotations
 from slipstream.diagnose.gain import rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_named
 from slipstream.diagnose.selection import main_model, usual_batches
-from slipstream.diagnose.source_hints import each_weight_turned, joined
+from slipstream.diagnose.source_hints import each_weight_turned
 from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Finding, Session, Summary
 
@@ -17,8 +17,6 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         return []
     name = model.name or "model"
     takes_images = not model.inputs or any(len(tensor.shape) == 4 for tensor in model.inputs)
-    convolving = [one for one in session.models if one.num_convolutions and one.num_planar != 0]
-    others = dict.fromkeys(one.name for one in convolving if one.name not in ("", name))
     share = share_named(session, "convolution", "conv2d", "conv3d")
     computing_ms = compute_phases_ms(summary) - summary.phases.get("optimizer", 0.0)
     num_convolutions = sum(one.num_convolutions for one in session.models)
@@ -34,10 +32,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             else each_weight_turned(name),
             site=model.site,
             techniques=["channels_last"],
-            advice=joined(
-                # Other inputs, such as the noise of a generator, have no such layout
-                "The batch as well: x = x.to(memory_format=torch.channels_last)." if takes_images else "",
-                f"The same for {' and '.join(others)}." if others else "",
-            ),
+            # Other inputs, such as the noise of a generator, have no such layout.
+            advice="The batch as well: x = x.to(memory_format=torch.channels_last)." if takes_images else "",
         )
     ]
