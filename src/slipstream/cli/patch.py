@@ -384,7 +384,7 @@ def _say_left(left: Sequence[LeftByHand], typed: list[str], recipe_path: Path | 
         reason = one.reason.rstrip(".")
         _say(f"by hand, {one.edit.technique}{where}: " + (f"{one.text}\n    {reason}." if one.text else f"{reason}."))
     if techniques := dict.fromkeys(one.edit.technique for one in left if one.edit.technique in catalogue()):
-        command = run_command(typed, recipe_path or Path(RECIPE))
+        command = shlex.join(["slipstream", "run", *typed]) if recipe_path is None else run_command(typed, recipe_path)
         _say(f"until then, this command applies {', '.join(techniques)}: {command}")
 
 

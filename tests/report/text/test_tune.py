@@ -195,7 +195,7 @@ def test_a_candidate_that_was_not_proved_is_the_headline(session: Session, paint
 
 def test_load_that_was_seen_is_a_sentence(session: Session, paint: Paint) -> None:
     loaded = _selected(session, num_rounds=60, num_discarded=14, foreign_cores=1.2, waited_s=40.0)
-    sentence = "Other programs used 1.2 cores in 14 of 60 rounds, which do not count; 40 s were spent waiting for them."
+    sentence = "Other programs used 1.2 cores in 14 of 60 rounds, which do not count; waiting for them took 40 s."
     for text in (paint(render_brief, loaded), to_markdown(loaded)):
         assert sentence in " ".join(text.split())
     assert "Other programs" not in paint(render_brief, _selected(session, num_rounds=60))
