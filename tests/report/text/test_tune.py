@@ -27,6 +27,7 @@ from slipstream.report.markdown import to_markdown
 from slipstream.report.notebook import tuning_to_html
 from slipstream.report.terminal.session import render_brief, render_session
 from slipstream.report.text.tune import CEILING, gain, measured, table_rows, worths
+from slipstream.report.text.verdicts import reason_of
 from slipstream.store.index import entries
 from slipstream.store.sessions import save_session
 from slipstream.testing.made_sessions import made_session
@@ -488,3 +489,15 @@ def test_what_the_races_measured_for_a_finding(session: Session) -> None:
     assert measured(session.tuning, more).startswith(said)
     page = msgspec.structs.replace(session, findings=[more])
     assert said in to_page(page) and json.loads(export(page))["findings"][0]["measured"].startswith(said)
+
+
+def test_a_gain_too_small_to_be_kept_is_called_one() -> None:
+    """The interval lies above 1.00x, but not wholly above what a recipe has to gain."""
+    for low, words in (
+        (1.008, "faster, but perhaps by too little to be kept: 1.03x"),
+        (0.99, "not certainly faster: "),
+    ):
+        speed = Speed(1.027, low, 1.045, 12)
+        assert reason_of(
+            made_verdict("recipe", "unsure", 1.027, kind="total", cause="not_proved", speed=speed)
+        ).startswith(words)
