@@ -98,7 +98,7 @@ def test_after_an_interruption_no_process_is_left_and_the_session_is_saved(here:
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group too
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "interrupted; " in err and "slipstream tune --resume train.py" in err and "Traceback" not in out + err
+    assert "interrupted; " in err and "slipstream tune --resume --budget 60s" in err and "Traceback" not in out + err
     assert not survivors(below)
     assert not (here / "slipstream.toml").exists() and latest(here) is not None
 
@@ -133,7 +133,7 @@ def test_the_recipe_is_written_to_the_given_file(session: Session, capsys: pytes
     assert session.tuning is not None and file.recipe == session.tuning.recipe
     assert file.base_step_ms == session.tuning.base_step_ms and file.script == ["train.py"]
     out = capsys.readouterr().out
-    assert "Wrote recipes/cpu.toml. Train with it: slipstream run train.py" in out
+    assert "Wrote recipes/cpu.toml. Train with it: slipstream run --recipe recipes/cpu.toml train.py" in out
     assert "Saved as .slipstream/sessions/" in out
 
 
@@ -178,6 +178,18 @@ def test_a_tuning_that_ended_early_writes_what_was_proved(
     assert Path("slipstream.toml").exists() == is_proved
     nothing = "Nothing was proved yet, so no slipstream.toml was written. Continue: slipstream tune --resume train.py"
     assert (nothing in capsys.readouterr().out) != is_proved
+
+
+def test_the_command_that_continues_repeats_the_options(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    assert session.tuning is not None
+    early = msgspec.structs.replace(
+        session.tuning, is_complete=False, recipe=Recipe(), total=None, candidate=session.tuning.recipe
+    )
+    options = ["--recipe", "recipes/cpu.toml", "--without", "compile"]
+    request = Request(["train.py"], recipe_path=Path("recipes/cpu.toml"), options=["--resume", *options])
+    assert _give(msgspec.structs.replace(session, tuning=early, options=request.options), request, "") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("slipstream tune --resume --recipe recipes/cpu.toml --without compile train.py") == 2
 
 
 def test_quiet_prints_the_summary_and_the_table(session: Session, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.diagnose.rollout import rollouts
-from slipstream.records import Event, Session
+from slipstream.diagnose.rollout import acting_with_gradients, rollouts
+from slipstream.records import Event, Memory, Session
 from slipstream.report.text.check import verdict
 from slipstream.testing.made_sessions import FIRST_NS, made_model, made_session, made_stack
 
@@ -88,3 +88,56 @@ def test_short_rollouts_need_no_sentence() -> None:
     seen = rollouts(session)
     assert seen is not None and seen.share == pytest.approx(40 / 360, abs=0.01)
     assert "rollouts" not in verdict(session)
+
+
+def graph_keeper(calls: int = 20, between_ms: int = 4, num_cycles: int = 6, has_loader: bool = False) -> Session:
+    """Acts with gradients: each call takes 1 ms, and the backward pass and update of an episode take 20 ms."""
+
+    def events() -> Iterator[Event]:
+        now = FIRST_NS
+        for _ in range(num_cycles):
+            if has_loader:
+                yield Event("input", 0, now, now, samples=4)
+            for _ in range(calls):
+                yield Event("forward", 0, now, now + 1_000_000, samples=4, grad=True, training=True)
+                now += (1 + between_ms) * 1_000_000
+            yield Event("backward", 0, now, now + 15_000_000)
+            yield Event("optimizer", 0, now + 15_000_000, now + 20_000_000)
+            now += 20_000_000
+
+    session = made_session(has_loader=False, input_ms=0, other_ms=40)
+    return msgspec.structs.replace(session, events=list(events()))
+
+
+def test_a_learner_that_acts_with_gradients() -> None:
+    session = graph_keeper()
+    seen = acting_with_gradients(session)
+    assert rollouts(session) is None and seen is not None
+    assert seen.num_calls == 20 and seen.share == pytest.approx(19 * 4 / 120, abs=0.01)
+    (note,) = [note for note in diagnose(session).diagnosis_notes or [] if "backward pass" in note]
+    assert note.startswith("Before each backward pass the model is called 20 times, with gradients. 63% of the time ")
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        graph_keeper(calls=2),  # a model with two inputs
+        graph_keeper(between_ms=0),  # a recurrent cell
+        graph_keeper(num_cycles=1),
+        graph_keeper(has_loader=True),
+        learner(),
+        made_session(),
+    ],
+)
+def test_what_is_no_acting_with_gradients(session: Session) -> None:
+    assert acting_with_gradients(session) is None
+
+
+def test_longer_episodes_are_no_leak_and_their_environment_is_no_data() -> None:
+    """Before its backward pass, the graph of an episode is alive, and a learner's episodes become longer."""
+    stacks = [made_stack("python", 77, 60, phase="other", function="play", expression="world.advance(action)")]
+    growing = [Memory(step, FIRST_NS + step, 10**9 + step * 10**6, 0, 10 * step, 20 * step) for step in range(60)]
+    made = made_session(has_loader=False, input_ms=0, other_ms=40, stacks=stacks, memory=growing)
+    assert {"growing_memory", "no_loader"} <= {finding.cause for finding in diagnose(made).findings}
+    acting = msgspec.structs.replace(made, events=graph_keeper().events)
+    assert not {"growing_memory", "no_loader"} & {finding.cause for finding in diagnose(acting).findings}

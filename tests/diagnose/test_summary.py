@@ -33,6 +33,20 @@ def test_what_binds():
     assert summary_of(**beside, num_workers=2, work_ms=30).bound == "cores"
 
 
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("stopped", "The check was short: "),
+        ("finished", "The script was short: "),
+        ("killed", "The script was killed: "),
+    ],
+)
+def test_the_note_about_a_short_observation_names_its_cause(reason, words):
+    session = made_session(is_short=True)
+    session = msgspec.structs.replace(session, ending=msgspec.structs.replace(session.ending, reason=reason))
+    assert sum(note.startswith(words) for note in diagnose(session).diagnosis_notes) == 1
+
+
 def test_a_short_script_uses_its_warm_up_and_has_a_note():
     session = diagnose(made_session(is_short=True))
     assert session.summary.num_steps == 8
@@ -259,6 +273,17 @@ def test_the_training_ends_by_its_steps_or_its_epochs_whichever_are_over_first()
         session = diagnose(made_session(length=length))
         assert session.summary.seconds_left == pytest.approx(seconds, rel=0.01)
         assert training_time(session).startswith(words)
+
+
+def test_the_length_of_the_training_agrees_with_the_step_that_is_printed():
+    """The machine was faster in a third of the steps, so the average step is shorter than the usual one."""
+    session = made_session(length=Length(num_steps=1000))
+    for index, step in enumerate(session.steps):
+        if index % 3 == 0:
+            phases = {phase: ms / 2 for phase, ms in step.phases.items()}
+            session.steps[index] = msgspec.structs.replace(step, step_ms=step.step_ms / 2, phases=phases)
+    summary = diagnose(session).summary
+    assert summary.seconds_left == pytest.approx(summary.step_ms, rel=0.01)
 
 
 def test_a_length_that_the_trial_exceeded_is_ignored():

@@ -134,7 +134,7 @@ def test_model_that_cannot_be_copied_gives_a_reason() -> None:
 
     found, reasons = rehearse((Stubborn(3, 4, 3), (torch.randn(1, 3, 8, 8),), {}), [], 0.0, 2.0)
     assert found == []
-    assert reasons == ["the model could not be copied to try remedies on it: TypeError: one of a kind"]
+    assert reasons == ["The model could not be copied to try remedies on it: TypeError: one of a kind"]
 
 
 def test_inputs_from_another_model_are_rehearsed_without_its_graph() -> None:

@@ -46,6 +46,11 @@ def test_switches_are_read() -> None:
         assert read_torch_facts().deterministic
     finally:
         torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.deterministic = True
+    try:
+        assert not read_torch_facts("cpu").deterministic, "the switch changes nothing on a CPU"
+    finally:
+        torch.backends.cudnn.deterministic = False
     if torch.set_flush_denormal(True):
         try:
             assert read_torch_facts().flush_denormal

@@ -213,3 +213,36 @@ def test_a_late_branch_that_needs_contiguous_activations_restores_the_layout(app
         assert model.body[0].weight.is_contiguous()  # type: ignore[union-attr,operator]
     assert context.changes and "needs contiguous activations" in context.declined[0]
     assert torch.allclose(late, model(x), atol=1e-6)
+
+
+class Draws(nn.Module):
+    """Draws pictures with one channel, as a generator of digits does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Conv2d(4, 1, 3)
+
+    def forward(self, noise: torch.Tensor) -> Any:
+        return self.body(noise)
+
+
+class Judges(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3))
+
+    def forward(self, pictures: torch.Tensor) -> Any:
+        return self.body(pictures).view(pictures.size(0), -1).mean(1)
+
+
+def test_pictures_of_one_channel_are_in_the_scripts_layout_for_another_model(applied: Any) -> None:
+    """A picture of one channel is contiguous in both layouts, and a convolution decides by its strides."""
+    draws, judges, noise = Draws(), Judges(), torch.randn(2, 4, 8, 8)
+    expected = judges(draws(noise))
+    with applied("channels_last") as context:
+        pictures = draws(noise)
+        assert pictures.stride() == (36, 36, 6, 1)
+        seen = judges(pictures)
+        seen.sum().backward()
+    assert torch.allclose(seen, expected, atol=1e-6)
+    assert "needs contiguous activations" in context.declined[0]

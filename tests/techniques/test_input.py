@@ -290,4 +290,4 @@ def test_batched_fetch_applies_to_datasets_of_arrays(tmp_path: Path) -> None:
 
     assert answer(3, dataset_name="TensorDataset").is_yes and answer(1, dataset_name="A").is_yes
     assert "one by one" in answer(3, dataset_name="A").reason
-    assert "script's own pad" in batched_fetch.applies(seen(collate_name="pad")).reason
+    assert "made by pad, not by torch's" in batched_fetch.applies(seen(collate_name="pad")).reason

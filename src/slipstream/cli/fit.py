@@ -94,6 +94,7 @@ def _give(session: Session, request: Request) -> int:
 
 
 def _write_recipe(session: Session, request: Request) -> None:
+    from slipstream.cli.run import run_command
     from slipstream.recipe.file import write_recipe
     from slipstream.workflows.fit import as_tuning
 
@@ -103,7 +104,7 @@ def _write_recipe(session: Session, request: Request) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_recipe(path, as_tuning(session.fitting), session)
         if not request.quiet:
-            click.echo(f"\n Wrote {path}. Train with it: slipstream run {' '.join(request.script)}")
+            click.echo(f"\n Wrote {path}. Train with it: {run_command(request.script, path)}")
     elif not request.quiet:
         stays = " The existing file was not changed." if path.is_file() else ""
         click.echo(f"\n Nothing was kept, so no {path} was written.{stays}")

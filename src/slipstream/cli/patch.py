@@ -108,7 +108,7 @@ def command(
     if written.lost.choices:
         _say_lost(written, recipe, session, typed, may_import)
     patch = _make(session, written, path, may_import)
-    _say_left(patch.left, typed)
+    _say_left(patch.left, typed, recipe_path)
     if not patch.files:
         _say(f"nothing to change{_why_nothing(patch, written, recipe, session)}.")
         return None
@@ -375,7 +375,8 @@ def _write(patch: Patch, force: bool) -> None:
         _say(f"wrote {file.path}")
 
 
-def _say_left(left: Sequence[LeftByHand], typed: Sequence[str]) -> None:
+def _say_left(left: Sequence[LeftByHand], typed: list[str], recipe_path: Path | None) -> None:
+    from slipstream.cli.run import run_command
     from slipstream.techniques._core.catalogue import catalogue
 
     for one in left:
@@ -383,7 +384,8 @@ def _say_left(left: Sequence[LeftByHand], typed: Sequence[str]) -> None:
         reason = one.reason.rstrip(".")
         _say(f"by hand, {one.edit.technique}{where}: " + (f"{one.text}\n    {reason}." if one.text else f"{reason}."))
     if techniques := dict.fromkeys(one.edit.technique for one in left if one.edit.technique in catalogue()):
-        _say(f"until then, this command applies {', '.join(techniques)}: slipstream run {' '.join(typed)}")
+        command = shlex.join(["slipstream", "run", *typed]) if recipe_path is None else run_command(typed, recipe_path)
+        _say(f"until then, this command applies {', '.join(techniques)}: {command}")
 
 
 def _say(sentence: str) -> None:

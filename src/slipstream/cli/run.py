@@ -234,6 +234,13 @@ def _beside(script: list[str]) -> list[Path]:
     return [folder / RECIPE for folder in dict.fromkeys(folders) if (folder / RECIPE).is_file()]
 
 
+def run_command(script: list[str], recipe_path: Path) -> str:
+    """The command that trains with this recipe. It names the recipe if `run` would not find it by itself."""
+    is_found = any(recipe_path.absolute() == path.absolute() for path in _beside(script))
+    option = [] if is_found else ["--recipe", str(recipe_path)]
+    return shlex.join(["slipstream", "run", *option, *script])
+
+
 def _prepare_environment(recipe: Recipe) -> None:
     """Restart the process once if the recipe sets environment variables, which libraries read at process start."""
     if os.environ.pop(_PREPARED, None):

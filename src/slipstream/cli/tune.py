@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -286,6 +285,7 @@ def _give(session: Session, request: Request, summary: str) -> int:
 
 
 def _write_recipe(session: Session, request: Request) -> None:
+    from slipstream.cli.run import run_command
     from slipstream.recipe.file import write_recipe
 
     tuning, path = session.tuning, request.recipe_path
@@ -294,7 +294,7 @@ def _write_recipe(session: Session, request: Request) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_recipe(path, tuning, session)
         if not request.quiet:
-            click.echo(f"\n Wrote {path}. Train with it: slipstream run {' '.join(request.script)}")
+            click.echo(f"\n Wrote {path}. Train with it: {run_command(request.script, path)}")
     elif was_interrupted(session):
         return
     elif not tuning.is_complete or tuning.candidate.choices:
@@ -305,7 +305,9 @@ def _write_recipe(session: Session, request: Request) -> None:
 
 
 def _resume_command(request: Request) -> str:
-    return f"slipstream tune --resume {shlex.join(request.script)}"
+    from slipstream.report.text.tune import resume_command
+
+    return resume_command(request.script, request.options)
 
 
 def was_interrupted(session: Session) -> bool:

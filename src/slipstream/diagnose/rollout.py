@@ -6,6 +6,7 @@ Nothing is trained in that time, and it belongs to no single step: a rollout com
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -21,6 +22,8 @@ LEAST_SHARE = 0.15  # of the time; less does not deserve a sentence
 # The model acts on the states of a few environments and learns from batches of past ones. A validation of a script
 # without a loader takes batches as large as the training's.
 SMALLER = 2.0
+# Before one backward pass. A model with two inputs, or a model for generator and discriminator, is called less often.
+FEWEST_WITH_GRADIENTS = 8
 FEWEST_CALLS = 16  # in a single rollout; a summary of the model, or a test of its shapes, calls it a few times
 BESIDE = ("loss", "update", "saving")  # stages of stack samples that belong to the updates
 
@@ -120,6 +123,50 @@ def rollout_note(session: Session) -> str:
         f"{in_percent(seen.share)} of the time are rollouts, in which the model acts and nothing is trained: "
         f"{in_seconds(seen.seconds)} with {plural(round(seen.num_calls), 'call')} of the model before every "
         f"{plural(max(1, round(seen.updates)), 'update')}. The usual step does not contain that time.{where}"
+    )
+
+
+class ActingWithGradients(msgspec.Struct, frozen=True):
+    """A learner that acts with the graph of its next backward pass, as REINFORCE and actor-critic methods do."""
+
+    num_calls: float  # of the model, before one backward pass
+    share: float  # of the time: between these calls, outside the model
+
+
+def acting_with_gradients(session: Session) -> ActingWithGradients | None:
+    """None if the script has a loader, calls its model only a few times before a backward pass, or spends little time
+    between the calls."""
+    if any(event.kind == "input" for event in session.events):
+        return None
+    calls: list[Event] = []
+    groups: list[list[Event]] = []
+    ends_ns: list[int] = []  # of backward passes
+    for event in _observed(session):
+        if event.kind == "forward" and event.grad:
+            calls.append(event)
+        elif event.kind == "backward" and calls:
+            groups.append(calls)
+            ends_ns.append(event.end_ns)
+            calls = []
+    if len(groups) < 2 or ends_ns[-1] <= ends_ns[0]:
+        return None
+    between_ns = sum(after.start_ns - before.end_ns for group in groups[1:] for before, after in pairwise(group))
+    found = ActingWithGradients(
+        num_calls=median([float(len(group)) for group in groups[1:]]),
+        share=between_ns / (ends_ns[-1] - ends_ns[0]),
+    )
+    return found if found.num_calls >= FEWEST_WITH_GRADIENTS and found.share >= LEAST_SHARE else None
+
+
+def acting_note(session: Session) -> str:
+    """A sentence about a learner that acts with gradients; else ""."""
+    seen = acting_with_gradients(session)
+    if seen is None:
+        return ""
+    return (
+        f"Before each backward pass the model is called {plural(round(seen.num_calls), 'time')}, with gradients. "
+        f"{in_percent(seen.share)} of the time passes between these calls, outside the model: in an environment in "
+        "which the model acts, or in parts of the loss."
     )
 
 

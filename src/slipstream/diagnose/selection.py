@@ -86,8 +86,14 @@ def _scaled_phases(phases: dict[str, float], factor: float) -> dict[str, float]:
 
 
 def dissected_share(session: Session) -> float:
-    """The batches of a usual step per batch of the dissected one."""
-    batches = [trained_batches(step) for step in recorded_steps(session, ("dissect",))]
+    """The batches of a usual step per batch of the dissected one. Without a loader: the calls of the model."""
+    dissected = recorded_steps(session, ("dissect",))
+    if training_loader(session) is None:
+        calls = [float(step.num_forwards) for step in dissected]
+        usual = [float(step.num_forwards) for step in watched_steps(session)]
+        if calls and usual and median(calls) > 0 < median(usual):
+            return median(usual) / median(calls)
+    batches = [trained_batches(step) for step in dissected]
     return usual_batches(session) / median(batches) if batches else 1.0
 
 

@@ -87,7 +87,9 @@ def with_loader_argument(session: Session, loader: Loader, name: str, value: str
     return with_argument(loader.site, call, name, value)
 
 
-def trainers_own(session: Session, site: Site | None, lightning: str, transformers: str, *methods: str) -> str:
+def trainers_own(
+    session: Session, site: Site | None, lightning: str, transformers: str, *methods: str, keras: str = ""
+) -> str:
     """The trainer's own argument, if a trainer does this by itself; "" if the loop is the user's.
 
     With a trainer the observed line starts the whole training, so it cannot be edited to make the change. `methods` are
@@ -96,6 +98,8 @@ def trainers_own(session: Session, site: Site | None, lightning: str, transforme
     text, libraries = site.text if site is not None else "", session.environment.libraries
     if ".fit(" in text and {"lightning", "pytorch_lightning"} & set(libraries):
         return lightning
+    if ".fit(" in text and "keras" in libraries:
+        return keras
     if ".train(" in text and "transformers" in libraries:
         return unless_replaced(session, transformers, *methods)
     return ""

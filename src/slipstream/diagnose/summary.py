@@ -9,7 +9,7 @@ import msgspec
 
 from slipstream.diagnose.ceilings import find_ceilings
 from slipstream.diagnose.notes import environment_note, mode_note
-from slipstream.diagnose.rollout import rollout_note
+from slipstream.diagnose.rollout import acting_note, rollout_note
 from slipstream.diagnose.selection import (
     has_trained,
     is_on_cpu,
@@ -172,9 +172,18 @@ def _growth_note(session: Session) -> str:
     )
 
 
+_SHORT = {  # why only the warm-up was seen, by the reason of the ending
+    "stopped": "The check was short",
+    "finished": "The script was short",
+    "raised": "The script ended early",
+    "interrupted": "The check was interrupted",
+    "killed": "The script was killed",
+}
+
+
 def _notes(session: Session, typical: TypicalStep) -> list[str]:
     notes: list[str] = []
-    if rollout := rollout_note(session):
+    if rollout := rollout_note(session) or acting_note(session):
         notes.append(rollout)
     if environment := environment_note(session, typical.step_ms, typical.phases):
         notes.append(environment)
@@ -190,9 +199,8 @@ def _notes(session: Session, typical: TypicalStep) -> list[str]:
             "Phases and gains describe the usual step."
         )
     if watched_steps(session) and watched_kinds(session) == ("warmup",):
-        notes.append(
-            f"The script was short: the numbers rest on {typical.num_steps} of its first steps, warm-up included."
-        )
+        cause = _SHORT[session.ending.reason]
+        notes.append(f"{cause}: the numbers rest on {typical.num_steps} of its first steps, warm-up included.")
     elif typical.num_steps < FEWEST_STEPS:
         steps = plural(typical.num_steps, "undisturbed step" if session.foreign_load else "step")
         notes.append(f"Only {steps} could be observed: the numbers are a first impression.")

@@ -34,11 +34,12 @@ def seconds_of_training(
 
     Without workers, free data save only the wait. A ceiling below that was measured in a quieter interval.
     """
-    step_ms = typical.mean_ms
     num_steps, num_epochs = training_length(session)
     if num_steps is None:
         return None, None
-    step_ms = typical.mean_ms
+    # Rare long steps make the average step longer than the usual one. A shorter average comes from a machine that
+    # became slower during the check, and would contradict the step and the rate that are printed.
+    step_ms = max(typical.mean_ms, typical.step_ms)
     start_ms = epoch_start_ms(session, step_ms)
     validation_ms = 0.0
     if validation is not None and validation.every_steps > 0:

@@ -281,7 +281,7 @@ def rehearse(
     try:
         tasks += _model_tasks(*caught, denormal_share) if caught is not None else []
     except Exception as fault:  # a model that cannot be copied
-        reasons.append(f"the model could not be copied to try remedies on it: {type(fault).__name__}: {fault}")
+        reasons.append(f"The model could not be copied to try remedies on it: {_in_one_line(fault)}")
     tasks += [("fused", partial(fused_optimizer, optimizer)) for optimizer in optimizers if _could_fuse(optimizer)]
     tasks.sort(key=lambda task: task[0] == "bf16")  # last, because it may take longer than its share of the time
     done: list[Rehearsal] = []
@@ -290,11 +290,17 @@ def rehearse(
         try:
             rehearsal = task((deadline - time.monotonic()) / (len(tasks) - position))
         except Exception as fault:
-            reasons.append(f"{name} could not be tried on a copy of the model: {type(fault).__name__}: {fault}")
+            reasons.append(f"{name} could not be tried on a copy of the model: {_in_one_line(fault)}")
             continue
         if rehearsal is not None:
             done.append(rehearsal)
     return done, reasons
+
+
+def _in_one_line(fault: Exception) -> str:
+    """The class and the first sentence. What follows in torch's messages is a guess at the cause."""
+    sentence = " ".join(str(fault).split()).split(". ")[0]
+    return f"{type(fault).__name__}: {sentence}" if sentence else type(fault).__name__
 
 
 def _model_tasks(

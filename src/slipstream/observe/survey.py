@@ -110,7 +110,7 @@ class Survey:
     def at_end(self) -> None:
         self.end_excerpt()
         if self._why_no_anatomy and not self._has_anatomy:
-            self._recorder.note(f"no anatomy: {self._why_no_anatomy}")
+            self._recorder.note(f"No profile of a step was recorded: {self._why_no_anatomy}.")
         self._spare("the length of the training", self._tell_length)
         if self._optimizers.was_made:
             self._recorder.queue.write(Told(makes_optimizer=True))

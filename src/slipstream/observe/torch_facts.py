@@ -32,7 +32,8 @@ def read_torch_facts(device: str = "") -> TorchFacts:
         has_tf32=tf32,
         matmul_precision=_read_matmul_precision(),
         cudnn_benchmark=torch.backends.cudnn.benchmark,
-        deterministic=torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
+        deterministic=torch.are_deterministic_algorithms_enabled()
+        or (kind == "cuda" and torch.backends.cudnn.deterministic),
         flush_denormal=_flushes_denormals(),
     )
 

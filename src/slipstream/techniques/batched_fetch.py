@@ -41,7 +41,7 @@ def applies(observation: Observation) -> Answer:
     if loader.batch_size is None:
         return no("the loader does not make batches of samples itself")
     if loader.collate_name != "default_collate":
-        return no(f"batches are made by the script's own {loader.collate_name}")
+        return no(f"batches are made by {loader.collate_name}, not by torch's default_collate")
     if loader.dataset_name in ARRAYS:
         return YES
     site = loader.getitem_site

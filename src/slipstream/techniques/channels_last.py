@@ -59,7 +59,8 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         weights = convolution_weights(module)
         if not weights:
             return
-        if all(is_turned(weight) for weight in weights):
+        # A weight for images of one channel is in both layouts.
+        if all(is_turned(weight) for weight in weights) and not all(weight.is_contiguous() for weight in weights):
             context.decline("the script uses this layout already")
             return
         context.wrap_call(module, Layout(context, module, weights, optimizers).call)

@@ -31,7 +31,17 @@ if TYPE_CHECKING:
     from slipstream.trial.race_mode import RaceMode
     from slipstream.trial.recipe_protocol import AppliedRecipe, ApplyRecipe
 
-_LIBRARIES = ("lightning", "pytorch_lightning", "transformers", "accelerate", "datasets", "torchvision", "PIL", "numpy")
+_LIBRARIES = (
+    "lightning",
+    "pytorch_lightning",
+    "transformers",
+    "keras",
+    "accelerate",
+    "datasets",
+    "torchvision",
+    "PIL",
+    "numpy",
+)
 
 
 class TrialSettings(msgspec.Struct, frozen=True):

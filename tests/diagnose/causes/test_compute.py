@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.records import Event, Misalignment, ModuleShare, Rehearsal, Site
+from slipstream.records import Event, Misalignment, ModuleShare, Rehearsal, Site, TensorFacts
 from slipstream.testing.made_sessions import (
     FILE,
     MODEL_SITE,
@@ -27,6 +27,7 @@ def findings(**facts):
     [
         ("transformers", "trainer.train()", "TrainingArguments(..., bf16=True)"),
         ("lightning", "trainer.fit(model)", 'Trainer(..., precision="bf16-mixed")'),
+        ("keras", "model.fit(x, y)", 'keras.mixed_precision.set_global_policy("mixed_bfloat16")'),
     ],
 )
 def test_a_trainer_enters_autocast_itself(library, line, change):
@@ -97,6 +98,24 @@ def test_a_python_loop_of_tiny_operators():
     assert found.site.line == 19
     assert "compile" in found.techniques
     assert found.predicted_gain <= 16 / (16 - 12 * 0.6) * 1.01
+
+
+@pytest.mark.parametrize(
+    ("library", "line", "change"),
+    [
+        ("", "loss = model(x)", "model = torch.compile(model)"),
+        ("keras", "model.fit(x, y)", "model.compile(..., jit_compile=True)"),
+        ("transformers", "trainer.train()", "TrainingArguments(..., torch_compile=True)"),
+        ("lightning", "trainer.fit(model)", "model = torch.compile(model)"),
+    ],
+)
+def test_a_trainer_compiles_by_its_own_argument(library, line, change):
+    """What torch.compile(model) returns passes `fit` on to the model, which then calls itself uncompiled."""
+    anatomy = made_anatomy({"aten::mm": (600, 3.0), "aten::tanh": (900, 3.0)})
+    environment = msgspec.structs.replace(made_environment(), libraries={library: "3.0"} if library else {})
+    model = made_model(site=msgspec.structs.replace(MODEL_SITE, text=line))
+    found = findings(forward_ms=6, backward_ms=8, anatomy=anatomy, environment=environment, model=model)
+    assert found["tiny_operations"].change.endswith(f", or {change}")
 
 
 def test_on_a_busy_machine_an_operator_takes_longer_to_launch():
@@ -174,8 +193,13 @@ def test_full_precision_only_where_faster_units_are():
     found = findings(anatomy=MATRICES, environment=made_environment(has_fast_bf16=True))["full_precision"]
     assert "bfloat16" in found.change
     assert findings(anatomy=MATRICES, environment=made_environment(has_fast_bf16=True, autocast_seen=True)) == {}
+    assert found.techniques == ["mixed_precision"], "a CPU has no TF32 units"
     cuda = made_environment(8.0, 8, "cuda:0", has_tf32=True)
-    assert "high" in findings(anatomy=MATRICES, environment=cuda)["full_precision"].change
+    tf32 = findings(anatomy=MATRICES, environment=cuda)["full_precision"]
+    assert "high" in tf32.change and tf32.techniques == ["tf32"]
+    both = made_environment(8.0, 8, "cuda:0", has_tf32=True, has_fast_bf16=True)
+    found = findings(anatomy=MATRICES, environment=both)["full_precision"]
+    assert found.techniques == ["mixed_precision", "tf32"]
 
 
 def test_shapes_that_do_not_fit():
@@ -193,6 +217,8 @@ def test_convolutions():
     quicker = Rehearsal("channels_last", "", 20.0, 16.0, 1.25, 1.2, 1.3, 9)
     found = findings(anatomy=anatomy, model=convnet, rehearsals=[quicker])["slow_layout"]
     assert found.site == MODEL_SITE
+    assert found.change == "model = model.to(memory_format=torch.channels_last)"
+    assert found.advice == "The batch as well: x = x.to(memory_format=torch.channels_last)."
     assert 1.03 < found.predicted_gain < 1.25
     unsure = msgspec.structs.replace(quicker, low=0.97)
     assert findings(anatomy=anatomy, model=convnet, rehearsals=[unsure]) == {}
@@ -203,6 +229,42 @@ def test_convolutions():
     assert set(findings(anatomy=anatomy, model=made_model("cuda:0", num_convolutions=8), environment=gpu)) == {
         "no_autotune"
     }
+
+
+def test_a_generator_gets_another_layout_and_its_noise_does_not():
+    """`to(memory_format=torch.channels_last)` raises an error for a tensor of two dimensions."""
+    anatomy = made_anatomy({"aten::convolution_backward": (8, 16.0), "aten::mkldnn_convolution": (8, 8.0)})
+    noise = [TensorFacts("[0]", [32, 100], "float32", "cpu", 12800, False)]
+    generator = made_model(num_convolutions=3, name="generator", inputs=noise)
+    critic = made_model(ident=1, num_convolutions=4, name="self.critic", num_parameters=100)
+    session = made_session(anatomy=anatomy, rehearsals=[Rehearsal("channels_last", "", 20.0, 16.0, 1.25, 1.2, 1.3, 9)])
+    session = diagnose(msgspec.structs.replace(session, models=[generator, critic]))
+    (found,) = [one for one in session.findings if one.cause == "slow_layout"]
+    assert found.evidence.startswith("7 convolutions are ")
+    assert found.change == "generator = generator.to(memory_format=torch.channels_last)"
+    assert found.advice == ""
+
+
+def test_what_belongs_under_autocast_as_well():
+    """Another model, and some losses, raise an error for a result in bf16."""
+    environment = made_environment(has_fast_bf16=True)
+    called = made_model(site=msgspec.structs.replace(MODEL_SITE, text="outputs = model(images)"))
+    alone = findings(anatomy=MATRICES, environment=environment, model=called)["full_precision"]
+    assert alone.advice == "Inside it as well: the loss."
+    computed = made_model(site=msgspec.structs.replace(MODEL_SITE, text="logits, loss = model(x, y)"))
+    assert findings(anatomy=MATRICES, environment=environment, model=computed)["full_precision"].advice == ""
+    critic_site = msgspec.structs.replace(MODEL_SITE, line=194)
+    models = [
+        made_model(),
+        made_model(ident=1, num_parameters=100, site=critic_site),
+        made_model(ident=2, num_parameters=0, class_name="BCELoss"),
+    ]
+    session = msgspec.structs.replace(made_session(anatomy=MATRICES, environment=environment), models=models)
+    (found,) = [one for one in diagnose(session).findings if one.cause == "full_precision"]
+    assert found.advice == "Inside it as well: the calls of the other models (train.py:194) and the losses."
+    trainer = msgspec.structs.replace(environment, libraries={"lightning": "2.6"})
+    model = made_model(site=msgspec.structs.replace(MODEL_SITE, text="trainer.fit(model)"))
+    assert findings(anatomy=MATRICES, environment=trainer, model=model)["full_precision"].advice == ""
 
 
 def test_denormals():

@@ -5,7 +5,7 @@ from slipstream.diagnose import diagnose
 from slipstream.diagnose.causes import growing_memory
 from slipstream.records import Evaluation, Event, Leak, Memory, Site, Statement, Trainer
 from slipstream.report.text.check import evaluation
-from slipstream.testing.made_sessions import FILE, FIRST_NS, made_loader, made_session, made_stack
+from slipstream.testing.made_sessions import FILE, FIRST_NS, made_loader, made_optimizer, made_session, made_stack
 
 
 def ranked(session):
@@ -478,6 +478,15 @@ def test_a_table_or_picture_written_in_every_step_is_logging(line):
     """The library uses the same modules for reading."""
     first = ranked(made_session(other_ms=10, stacks=[other("read", 35, 60, line), other("compute", 28, 20)]))[0]
     assert (first.cause, first.site.line) == ("frequent_logging", 35)
+
+
+def test_the_history_of_lbfgs_is_no_leak():
+    """It keeps two more tensors after every update until its history is full."""
+    memory = [Memory(step, step, 10**9 + 10**6 * step, 0, 0, 2 * step) for step in range(100)]
+    session = made_session(memory=memory)
+    assert growing_memory.find(session, session.summary)
+    lbfgs = msgspec.structs.replace(session, optimizers=[made_optimizer(class_name="LBFGS")])
+    assert growing_memory.find(lbfgs, session.summary) == []
 
 
 def test_the_leak_that_explains_the_memory_is_named():

@@ -27,6 +27,7 @@ from slipstream.report.markdown import to_markdown
 from slipstream.report.notebook import tuning_to_html
 from slipstream.report.terminal.session import render_brief, render_session
 from slipstream.report.text.tune import CEILING, gain, measured, table_rows, worths
+from slipstream.report.text.verdicts import reason_of
 from slipstream.store.index import entries
 from slipstream.store.sessions import save_session
 from slipstream.testing.made_sessions import made_session
@@ -195,7 +196,7 @@ def test_a_candidate_that_was_not_proved_is_the_headline(session: Session, paint
 
 def test_load_that_was_seen_is_a_sentence(session: Session, paint: Paint) -> None:
     loaded = _selected(session, num_rounds=60, num_discarded=14, foreign_cores=1.2, waited_s=40.0)
-    sentence = "Other programs used 1.2 cores in 14 of 60 rounds, which do not count; 40 s were spent waiting for them."
+    sentence = "Other programs used 1.2 cores in 14 of 60 rounds, which do not count; waiting for them took 40 s."
     for text in (paint(render_brief, loaded), to_markdown(loaded)):
         assert sentence in " ".join(text.split())
     assert "Other programs" not in paint(render_brief, _selected(session, num_rounds=60))
@@ -488,3 +489,15 @@ def test_what_the_races_measured_for_a_finding(session: Session) -> None:
     assert measured(session.tuning, more).startswith(said)
     page = msgspec.structs.replace(session, findings=[more])
     assert said in to_page(page) and json.loads(export(page))["findings"][0]["measured"].startswith(said)
+
+
+def test_a_gain_too_small_to_be_kept_is_called_one() -> None:
+    """The interval lies above 1.00x, but not wholly above what a recipe has to gain."""
+    for low, words in (
+        (1.008, "faster, but perhaps by too little to be kept: 1.03x"),
+        (0.99, "not certainly faster: "),
+    ):
+        speed = Speed(1.027, low, 1.045, 12)
+        assert reason_of(
+            made_verdict("recipe", "unsure", 1.027, kind="total", cause="not_proved", speed=speed)
+        ).startswith(words)

@@ -4,14 +4,18 @@ units, where lower precision is many times slower.
 
 from __future__ import annotations
 
+import re
+
 from slipstream.diagnose.gain import gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_of_class
 from slipstream.diagnose.selection import device_of, is_on_accelerator, is_on_cpu, main_model, usual_batches
-from slipstream.diagnose.source_hints import joined, trainers_own
+from slipstream.diagnose.source_hints import joined, place, trainers_own
 from slipstream.diagnose.speedtest_context import SOURCE, precision_ratio
 from slipstream.numbers import in_ms, in_percent
-from slipstream.records import Finding, Session, Site, Summary, TorchFacts
+from slipstream.records import Finding, Model, Session, Site, Summary, TorchFacts
 
+_COMPUTES_LOSS = re.compile(r"loss\w*\b[^=(]*=")  # loss = model(x, y); logits, loss = model(x, y)
+_MOST_PLACES = 3  # in one sentence
 SAVED = {"bf16": 0.5, "fp16": 0.5, "tf32": 0.35}  # share of the time in tensor contractions
 
 
@@ -43,8 +47,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             change=_change(session, model.site, unit),
             site=model.site,
             settings={unit: "True"},
-            techniques=["tf32"] if unit == "tf32" else ["mixed_precision", "tf32"],
+            techniques=[*(["mixed_precision"] if unit != "tf32" else []), *(["tf32"] if facts.has_tf32 else [])],
             advice=joined(
+                _scope(session, model, unit),
                 "fp16 also needs torch.amp.GradScaler." if unit == "fp16" else "",
                 f"This machine multiplies {ratio:.1f} times as fast in {unit} as in fp32 {SOURCE}." if ratio else "",
             ),
@@ -55,10 +60,34 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 def _change(session: Session, site: Site | None, unit: str) -> str:
     if unit == "tf32":
         return 'torch.set_float32_matmul_precision("high")'
-    # A trainer enters autocast itself, where it calls the model.
-    own = trainers_own(session, site, f'Trainer(..., precision="{unit}-mixed")', f"TrainingArguments(..., {unit}=True)")
     kind = device_of(session).split(":")[0]
-    return own or f"with torch.autocast({kind!r}, dtype=torch.{_dtype(unit)}): ..."
+    return _trainers_own(session, site, unit) or f"with torch.autocast({kind!r}, dtype=torch.{_dtype(unit)}): ..."
+
+
+def _trainers_own(session: Session, site: Site | None, unit: str) -> str:
+    """A trainer enters autocast itself, where it calls the model."""
+    return trainers_own(
+        session,
+        site,
+        f'Trainer(..., precision="{unit}-mixed")',
+        f"TrainingArguments(..., {unit}=True)",
+        keras=f'keras.mixed_precision.set_global_policy("mixed_{_dtype(unit)}")',
+    )
+
+
+def _scope(session: Session, model: Model, unit: str) -> str:
+    """What else has to run under autocast: another model, and some losses, raise an error for a result in bf16."""
+    if unit == "tf32" or _trainers_own(session, model.site, unit):
+        return ""
+    others = [one for one in session.models if one.num_parameters and one.ident != model.ident and one.site]
+    places = list(dict.fromkeys(place(one.site) for one in others))[:_MOST_PLACES]
+    if not others and _COMPUTES_LOSS.search(model.site.text if model.site is not None else ""):
+        return ""
+    calls = f"the calls of the other models ({', '.join(places)}) and the losses" if others else "the loss"
+    sentence = f"Inside it as well: {calls}."
+    if is_on_accelerator(session) and any(one.class_name == "BCELoss" for one in session.models):
+        sentence += " BCELoss raises an error there: use BCEWithLogitsLoss, without the sigmoid before it."
+    return sentence
 
 
 def _faster_unit(session: Session, facts: TorchFacts) -> str:

@@ -7,12 +7,14 @@ from __future__ import annotations
 import re
 
 from slipstream.diagnose.memory_growth import GrowthTrend, find_growth
+from slipstream.diagnose.rollout import acting_with_gradients
 from slipstream.diagnose.selection import training_loader
 from slipstream.numbers import in_bytes
 from slipstream.records import Finding, Leak, Session, Summary
 
 _KEPT = re.compile(r"(?:\.(?:append|appendleft|add)\(|\+=\s*|\]\s*=\s*)(?P<what>[A-Za-z_][\w.]*)\s*\)?\s*(?:#.*)?$")
 _NUMBER_BYTES = 16
+HISTORY_KEEPER = "LBFGS"
 ALIKE = 0.7
 _NO_GRAPHS = "keep loss.item() of a single number, and .detach().cpu() copies of everything else that is needed later"
 _LET_GO = "keep .detach().cpu() copies, or drop the tensors of earlier steps"
@@ -28,6 +30,10 @@ def find(session: Session, _summary: Summary) -> list[Finding]:
     most = max((one.num_tensors for one in fitting), default=0)
     fullest = [one for one in fitting if one.num_tensors >= ALIKE * most or _explains(one, growth)]
     leak = max(fullest, key=lambda one: (one.num_bytes, one.num_tensors, one.site is not None), default=None)
+    if has_graph and leak is None and acting_with_gradients(session) is not None:
+        return []  # the graph of a whole episode is alive until its backward pass, and episodes become longer
+    if not has_graph and leak is None and any(one.class_name == HISTORY_KEEPER for one in session.optimizers):
+        return []  # until its history is full, the optimizer keeps more tensors after every update
     return [
         Finding(
             cause="growing_memory",

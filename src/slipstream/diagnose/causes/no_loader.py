@@ -10,7 +10,7 @@ from slipstream.diagnose.hoisting import hoist, hoisted
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
 from slipstream.diagnose.notes import is_environment
 from slipstream.diagnose.rollout import LEAST_SHARE as LEAST_ACTING
-from slipstream.diagnose.rollout import rollouts
+from slipstream.diagnose.rollout import acting_with_gradients, rollouts
 from slipstream.diagnose.selection import watched_steps
 from slipstream.diagnose.source_hints import statement_on
 from slipstream.diagnose.stack_facts import is_logging, line_to_change
@@ -34,7 +34,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if any(step.num_batches for step in watched_steps(session)):
         return []
     acting = rollouts(session)
-    if acting is not None and acting.share >= LEAST_ACTING:
+    if (acting is not None and acting.share >= LEAST_ACTING) or acting_with_gradients(session) is not None:
         return []  # most of these samples are in the environment, whose states cannot be prepared
     everything = watched_stacks(session, "main", ("other",))
     stacks = _preparing_lines(everything)

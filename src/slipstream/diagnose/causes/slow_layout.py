@@ -15,20 +15,24 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if model is None or rehearsal is None or not is_compute_bound(summary):
         # Channels_last helps some models on some devices and hurts others, so it is reported only after a race.
         return []
+    name = model.name or "model"
+    takes_images = not model.inputs or any(len(tensor.shape) == 4 for tensor in model.inputs)
     share = share_named(session, "convolution", "conv2d", "conv3d")
     computing_ms = compute_phases_ms(summary) - summary.phases.get("optimizer", 0.0)
+    num_convolutions = sum(one.num_convolutions for one in session.models)
     return [
         Finding(
             cause="slow_layout",
             title="Convolutions in the default layout",
-            evidence=f"{model.num_convolutions} convolutions are {in_percent(share)} of the {in_ms(computing_ms)} of "
+            evidence=f"{num_convolutions} convolutions are {in_percent(share)} of the {in_ms(computing_ms)} of "
             f"forward and backward; in channels_last, {rehearsed_words(rehearsal)}.",
             predicted_gain=rehearsed_gain(summary, rehearsal, computing_ms, usual_batches(session)),
-            change="model = model.to(memory_format=torch.channels_last)"
+            change=f"{name} = {name}.to(memory_format=torch.channels_last)"
             if model.moves_alone
-            else each_weight_turned("model"),
+            else each_weight_turned(name),
             site=model.site,
             techniques=["channels_last"],
-            advice="The batch as well: x = x.to(memory_format=torch.channels_last).",
+            # Other inputs, such as the noise of a generator, have no such layout.
+            advice="The batch as well: x = x.to(memory_format=torch.channels_last)." if takes_images else "",
         )
     ]

@@ -6,7 +6,9 @@ from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total, watched_stacks
 from slipstream.diagnose.input_path import granted_share
 from slipstream.diagnose.operator_shares import compute_phases_ms
+from slipstream.diagnose.rollout import acting_with_gradients
 from slipstream.diagnose.selection import dissected_share, main_model
+from slipstream.diagnose.source_hints import trainers_own
 from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Anatomy, Finding, Session, Site, StackCount, Summary
 
@@ -22,6 +24,8 @@ LOSS_SAVED = (
     # times faster).
     0.9
 )
+IN_ONE_CALL = "act under torch.no_grad(), and call the model once for all states before the backward pass"
+NOT_WITH_STATE = "Not if the model draws random numbers, as dropout does: the second call draws others."
 RECURRENT = ("RNN", "LSTM", "GRU")
 RECURRENT_OPERATORS = ("aten::rnn_", "aten::lstm", "aten::gru")
 
@@ -35,7 +39,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     num_operators = round(anatomy.num_operators * dissected_share(session))
     if num_operators * LEAST_LAUNCH_MS > OTHER_KIND * summary.step_ms:
         return []  # the profiled step was one of the few long ones, so it does not describe the usual step
-    is_of_loss = loss_ms > forward_ms and total(in_loss) >= FEWEST_SAMPLES
+    # Where a learner acts with gradients, what follows a call of the model may be the environment as well as the loss.
+    is_acting = acting_with_gradients(session) is not None
+    is_of_loss = loss_ms > forward_ms and total(in_loss) >= FEWEST_SAMPLES and not is_acting
     if model is not None and model.is_compiled and not is_of_loss:
         return []
     mean_ms = _mean_ms(anatomy)
@@ -51,6 +57,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     looping_ms = loss_ms + backward_ms * loss_ms / (loss_ms + forward_ms) if is_of_loss else 0.0
     saved_ms = max(LOSS_SAVED * looping_ms, SAVED * launching_ms)
     one = "one operator over the whole tensor in place of the loop"
+    site = _site(session, in_loss if is_of_loss else [])
+    change = one if is_of_loss else f"{one}, or {_compiling(session, site)}"
+    can_compile = not is_of_loss and not is_acting
     return [
         Finding(
             cause="tiny_operations",
@@ -59,12 +68,20 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             f"takes about {in_percent(launching_ms / summary.step_ms)} of its {in_ms(summary.step_ms)}"
             + (f", and {in_ms(loss_ms)} are spent on the loss." if is_of_loss else "."),
             predicted_gain=gain_without(summary.step_ms, saved_ms),
-            change=one if is_of_loss else f"{one}, or model = torch.compile(model)",
-            site=_site(session, in_loss if is_of_loss else []),
-            techniques=[] if is_of_loss else ["compile"],
-            settings={} if is_of_loss else {"compile": "True"},
+            change=IN_ONE_CALL if is_acting else change,
+            site=site,
+            techniques=["compile"] if can_compile else [],
+            settings={"compile": "True"} if can_compile else {},
+            advice=NOT_WITH_STATE if is_acting else "",
         )
     ]
+
+
+def _compiling(session: Session, site: Site | None) -> str:
+    """A trainer calls methods of the model that the result of torch.compile(model) passes on uncompiled."""
+    own = "TrainingArguments(..., torch_compile=True)"
+    keras = "model.compile(..., jit_compile=True)"
+    return trainers_own(session, site, "", own, keras=keras) or "model = torch.compile(model)"
 
 
 def _is_loss(stack: StackCount) -> bool:

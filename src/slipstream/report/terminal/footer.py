@@ -9,7 +9,7 @@ from rich.text import Text
 from slipstream.numbers import in_bytes, in_percent, plural
 from slipstream.records import Environment, Session
 from slipstream.report.terminal.console import ConsoleStyle
-from slipstream.report.terminal.layout import MARGIN, folded, heading
+from slipstream.report.terminal.layout import folded, wrapped
 from slipstream.report.text.check import warning
 from slipstream.report.text.locations import relative
 from slipstream.report.text.notes import all_notes
@@ -50,10 +50,7 @@ def software(environment: Environment) -> list[str]:
 
 def note_lines(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
     for index, note in enumerate(notes_of(session)):
-        lines = ink.wrap(note, MARGIN, "dim")
-        if lines and not index:
-            lines[0] = heading("notes", "", ink) + lines[0][MARGIN:]
-        yield from lines
+        yield from wrapped("" if index else "notes", note, ink)
 
 
 def notes_of(session: Session) -> list[str]:

@@ -69,6 +69,12 @@ def heading(word: str, rest: str, ink: ConsoleStyle) -> Text:
     return styled(f" {word:<{MARGIN - 1}}", "bold") + ink.text(rest, "dim")
 
 
+def wrapped(word: str, sentence: str, ink: ConsoleStyle) -> list[Text]:
+    """A heading and a sentence, on as many lines as it needs."""
+    lines = ink.wrap(sentence, MARGIN, "dim")
+    return [heading(word, "", ink) + lines[0][MARGIN:], *lines[1:]] if lines else []
+
+
 def folded(word: str, parts: Iterable[str], ink: ConsoleStyle) -> Iterator[Text]:
     """A heading and its parts, on as many lines as they need."""
     for line in ink.fold(parts, ink.width - MARGIN - 1):

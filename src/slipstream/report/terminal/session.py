@@ -17,7 +17,7 @@ from slipstream.report.terminal.console import ConsoleStyle
 from slipstream.report.terminal.findings import finding_lines, one_line
 from slipstream.report.terminal.fit import render_fitting
 from slipstream.report.terminal.footer import machine_lines, note_lines
-from slipstream.report.terminal.layout import heading
+from slipstream.report.terminal.layout import wrapped
 from slipstream.report.terminal.memory import render_memory
 from slipstream.report.terminal.stages import stage_lines
 from slipstream.report.terminal.step import step_lines
@@ -82,7 +82,7 @@ def _sections(session: Session, ink: ConsoleStyle) -> Iterator[Iterable[Text]]:
 
 def _footer(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
     if (sentence := evaluation(session)) and session.tuning is None:
-        yield heading("eval", ink.clip(sentence, ink.width - 11), ink)
+        yield from wrapped("eval", sentence, ink)
     yield from machine_lines(session.environment, ink)
     yield from note_lines(session, ink)
 

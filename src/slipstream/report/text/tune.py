@@ -317,7 +317,13 @@ def _candidate(session: Session, tuning: Tuning) -> str:
 
 
 def _resume(session: Session) -> str:
-    return f"slipstream tune --resume {shlex.join(session.script) or 'this program'}"
+    return resume_command(session.script, session.options)
+
+
+def resume_command(script: Sequence[str], options: Sequence[str]) -> str:
+    """The command that continues a tuning, with the options of the first one."""
+    words = [word for word in options if word != "--resume"]
+    return f"{shlex.join(['slipstream', 'tune', '--resume', *words])} {shlex.join(script) or 'this program'}"
 
 
 def as_fast(speed: Speed) -> str:
@@ -360,7 +366,7 @@ def caveats(session: Session) -> Iterator[str]:
 def other_load(tuning: Tuning) -> str:
     """The load of other programs that was seen, and what it cost."""
     seen = f"Other programs used {plural(round(tuning.foreign_cores, 1), 'core')}"
-    waited = f"; {in_seconds(tuning.waited_s)} were spent waiting for them" if tuning.waited_s else ""
+    waited = f"; waiting for them took {in_seconds(tuning.waited_s)}" if tuning.waited_s else ""
     return f"{seen} in {tuning.num_discarded} of {plural(tuning.num_rounds, 'round')}, which do not count{waited}."
 
 

@@ -73,6 +73,8 @@ def _of_whole(verdict: Verdict) -> str:
             return "other programs used the cores far more often beside one of the two"
         case "unsound" | "unchecked":
             return _of_technique(verdict)
+    if speed is not None and speed.is_bounded and speed.low > 1:
+        return f"faster, but perhaps by too little to be kept: {_with_pairs(speed)}"
     return f"not certainly faster: {_with_pairs(speed)}"
 
 

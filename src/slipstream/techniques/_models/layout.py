@@ -71,7 +71,7 @@ class Layout:
         if is_new:
             self._tried.add(signature)
             self._context.changed(f"{len(self._weights)} convolution weights and the images given to them")
-        return map_tensors(result, lambda tensor: tensor.contiguous() if tensor.dim() == 4 else tensor)
+        return map_tensors(result, lambda tensor: in_default_layout(tensor) if tensor.dim() == 4 else tensor)
 
     def _turn(self, is_on: bool) -> None:
         self._is_on = is_on
@@ -89,6 +89,14 @@ def _turn_state(state: dict[str, Any], shape: torch.Size, wanted: torch.memory_f
     for name, value in state.items():
         if isinstance(value, torch.Tensor) and value.shape == shape:
             state[name] = value.contiguous(memory_format=wanted)
+
+
+def in_default_layout(tensor: torch.Tensor) -> torch.Tensor:
+    """Like `contiguous()`, but always with the strides of a new tensor. An image with one channel is contiguous in both
+    layouts, and a convolution takes the layout of its result from the strides of its input."""
+    tensor = tensor.contiguous()
+    usual = torch.empty(tensor.shape, device="meta").stride()
+    return tensor if tensor.stride() == usual else tensor.flatten().view(tensor.shape)
 
 
 def convolution_weights(module: torch.nn.Module) -> list[torch.nn.Parameter]:
