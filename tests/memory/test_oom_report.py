@@ -118,7 +118,7 @@ def test_text() -> None:
     )
     assert list(remains_lines(remains, "/home/ada")) == [
         "memory ran out at train.py:7 in blocks.2.up, with 150 MB in tensors: activations 120 MB, parameters 30 MB",
-        "most of it by module: blocks.*.up (3 x Linear) 120 MB",
-        "activations by the line that calls the module: net.py:12 120 MB",
+        "modules that hold the most: blocks.*.up (3 x Linear) 120 MB",
+        "lines whose module calls hold the most activations: net.py:12 120 MB",
     ]
     assert list(remains_lines(Remains({}), "/home/ada")) == []

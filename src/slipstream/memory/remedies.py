@@ -24,10 +24,10 @@ class Remedy(msgspec.Struct, frozen=True):
     """The descriptions are shown in docs/json.md."""
 
     name: Annotated[str, Meta(description="such as `checkpointing`")]
-    what: Annotated[str, Meta(description="one short line")]
-    freed_bytes: Annotated[int, Meta(description="estimated reduction of the peak; computed, not measured")]
+    what: Annotated[str, Meta(description="what the remedy does, on one short line")]
+    freed_bytes: Annotated[int, Meta(description="reduction of the peak; computed, not measured")]
     numerics: Annotated[str, Meta(description="`identical`, `reordered`, `approximate` or `different`")]
-    price: Annotated[str, Meta(description="what it costs")]
+    price: Annotated[str, Meta(description="what the remedy costs")]
 
 
 def list_remedies(footprint: Footprint) -> list[Remedy]:

@@ -15,16 +15,16 @@ OperatorClass = Literal["contraction", "normalisation", "elementwise", "other"]
 class Operator(msgspec.Struct, frozen=True):
     """The descriptions are shown in docs/json.md."""
 
-    name: Annotated[str, Meta(description="as torch names it")]  # aten::addmm
+    name: Annotated[str, Meta(description="torch's name of the operator")]  # aten::addmm
     operator_class: Annotated[
         OperatorClass, Meta(description="`contraction`, `normalisation`, `elementwise` or `other`")
     ]
     count: Annotated[int, Meta(description="calls in the observed step")]
-    self_cpu_ms: Annotated[float, Meta(description="without the operators it calls")]
-    total_cpu_ms: Annotated[float, Meta(description="with them")]
-    self_device_ms: Annotated[float, Meta(description="0 on the CPU")] = 0.0
-    total_device_ms: Annotated[float, Meta(description="0 on the CPU")] = 0.0
-    flops: Annotated[int, Meta(description="if they can be counted")] = 0
+    self_cpu_ms: Annotated[float, Meta(description="CPU time without that of the operators it calls")]
+    total_cpu_ms: Annotated[float, Meta(description="CPU time with that of the operators it calls")]
+    self_device_ms: Annotated[float, Meta(description="like `self_cpu_ms`, on the device; 0 on the CPU")] = 0.0
+    total_device_ms: Annotated[float, Meta(description="like `total_cpu_ms`, on the device; 0 on the CPU")] = 0.0
+    flops: Annotated[int, Meta(description="floating-point operations; 0: none, or not known")] = 0
 
 
 class ModuleShare(msgspec.Struct, frozen=True):

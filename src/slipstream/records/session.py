@@ -32,11 +32,11 @@ class Ending(msgspec.Struct, frozen=True):
 
     reason: Annotated[
         Literal["stopped", "finished", "raised", "interrupted", "killed"],
-        Meta(description="`stopped` by slipstream, `finished`, `raised`, `interrupted` or `killed`"),
+        Meta(description="`stopped` (by slipstream), `finished`, `raised`, `interrupted` or `killed`"),
     ]
-    exit_code: Annotated[int, Meta(description="of the script; 0 when slipstream stopped it")]
-    seconds: Annotated[float, Meta(description="from start to end")]
-    message: Annotated[str, Meta(description="of the script's exception, if it raised")] = ""
+    exit_code: Annotated[int, Meta(description="exit code of the script; 0 if slipstream stopped the script")]
+    seconds: Annotated[float, Meta(description="time from the start of the script to its end")]
+    message: Annotated[str, Meta(description="the exception that the script raised, or empty")] = ""
 
 
 class Memory(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -105,7 +105,7 @@ def test_losses_need_a_recipe_and_two_curves(full: Session) -> None:
     tuning = full.tuning
     assert tuning is not None
     [chart] = loss_charts(tuning)
-    assert chart.table is not None and "120 steps that both saw" in chart.caption
+    assert chart.table is not None and "120 steps of both trials" in chart.caption
     assert loss_charts(msgspec.structs.replace(tuning, recipe=Recipe())) == []
     assert loss_charts(msgspec.structs.replace(tuning, trials=tuning.trials[:1])) == []
 

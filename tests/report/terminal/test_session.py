@@ -94,7 +94,7 @@ def test_text_of_the_script_is_shown_and_not_obeyed(sessions: Sessions, paint: P
 def test_nothing_to_gain_is_a_sentence(sessions: Sessions, paint: Paint) -> None:
     text = paint(render_session, sessions["healthy"])
     assert "The model limits the speed: 63 ms a step, and free data would not help." in text
-    assert "Nothing to gain" in text
+    assert "found nothing to gain" in " ".join(text.split())
 
 
 def test_a_script_without_steps_gets_its_sentence(sessions: Sessions, paint: Paint) -> None:
@@ -165,7 +165,7 @@ def test_quiet_is_the_verdict_and_a_line_each(sessions: Sessions, paint: Paint) 
 def test_files_of_the_script_are_gone_only_under_an_overlay(sessions: Sessions, paint: Paint) -> None:
     assert "wrote checkpoint.pt; discarded" in paint(render_session, sessions["slow"])
     real = paint(render_session, msgspec.structs.replace(sessions["slow"], no_overlay="--no-overlay"))
-    assert "wrote checkpoint.pt." in real and "No throw-away file system (--no-overlay)" in real
+    assert "wrote checkpoint.pt." in real and "No throw-away file system was possible (--no-overlay)" in real
 
 
 def test_missing_ceilings_say_why(sessions: Sessions, paint: Paint) -> None:
@@ -211,7 +211,7 @@ def test_a_wait_that_free_data_did_not_shorten_is_called_noise(sessions: Session
     session = sessions["slow"]
     summary = msgspec.structs.replace(session.summary, ceilings=Ceilings(compute_ms=70.0))
     text = paint(render_brief, msgspec.structs.replace(session, summary=summary), width=160)
-    assert "63 ms a step; with free data it was no faster: too noisy to tell." in text
+    assert "63 ms a step; too noisy to say how much free data would help." in text
 
 
 @pytest.mark.parametrize("bound", ["input", "compute", "cores", "other", "unknown"])

@@ -185,17 +185,17 @@ def test_a_candidate_that_was_not_proved_is_the_headline(session: Session, paint
     facts = {"recipe": Recipe(), "total": None, "seconds_after": None}
     unsure = _selected(session, candidate=recipe, candidate_speed=speed, **facts)
     fast = "1.52x as fast (95%: 1.40x to 1.70x)" if is_bounded else "about 1.52x as fast"
-    sentence = f"Best so far, not proven: a step is {fast} with workers=2. "
+    sentence = f"Best so far, not proved: a step is {fast} with workers=2. "
     sentence += "Continue: slipstream tune --resume train.py --epochs 90."
     assert gain(unsure) == sentence
     for text in (paint(render_session, unsure), to_markdown(unsure), to_page(unsure), tuning_to_html(unsure)):
-        assert "Best so far, not proven" in text
+        assert "Best so far, not proved" in text
     assert json.loads(export(unsure))["tuning"]["candidate"] == {"workers": 2}
 
 
 def test_load_that_was_seen_is_a_sentence(session: Session, paint: Paint) -> None:
     loaded = _selected(session, num_rounds=60, num_discarded=14, foreign_cores=1.2, waited_s=40.0)
-    sentence = "Other programs used 1.2 cores in 14 of 60 rounds, which do not count; 40 s were spent waiting for them."
+    sentence = "Other programs used 1.2 cores in 14 of 60 rounds, which do not count. The tuning waited 40 s for them."
     for text in (paint(render_brief, loaded), to_markdown(loaded)):
         assert sentence in " ".join(text.split())
     assert "Other programs" not in paint(render_brief, _selected(session, num_rounds=60))
@@ -204,10 +204,10 @@ def test_load_that_was_seen_is_a_sentence(session: Session, paint: Paint) -> Non
 def test_what_patch_can_write_is_one_line(session: Session, paint: Paint) -> None:
     recipe, speed = Recipe((Choice("workers", 2),)), Speed(1.6, 1 / FARTHEST, FARTHEST)
     writable = _selected(session, writable=recipe, writable_speed=speed)
-    sentence = "workers=2: can be written, about 1.60x: slipstream patch writes it"
+    sentence = "workers=2: about 1.60x; slipstream patch can write it into the source"
     assert sentence in " ".join(paint(render_session, writable).split())
     for text in (to_markdown(writable), to_page(writable), tuning_to_html(writable)):
-        assert "can be written, about 1.60x" in text
+        assert "slipstream patch can write it" in text
     assert "can be written" not in paint(render_session, _selected(session))
 
 
@@ -220,13 +220,13 @@ def test_quiet_is_the_sentence_and_the_table(session: Session, paint: Paint) -> 
 
 def test_nothing_kept_is_reported(sessions: Sessions, paint: Paint) -> None:
     text = paint(render_session, nothing_kept(sessions["slow"]))
-    assert "No technique was proved to make the script faster. It stays as it is." in text
+    assert "No technique was proved to make the script faster. The script stays as it is." in text
     assert "→" not in text.splitlines()[1]
 
 
 def test_a_machine_that_was_always_busy_is_named_as_the_reason(sessions: Sessions) -> None:
     busy = tuned(sessions["slow"], verdicts=[], recipe=Recipe(), total=None, num_rounds=3, num_discarded=3)
-    assert gain(busy).startswith("Other programs used the cores all the time")
+    assert gain(busy).startswith("Other programs used the cores in every round")
     some = tuned(sessions["slow"], verdicts=[], recipe=Recipe(), total=None, num_rounds=4, num_discarded=3)
     assert not gain(some).startswith("Other programs")
 
@@ -429,7 +429,7 @@ def test_columns_are_sorted_by_the_numbers_behind_the_cells() -> None:
     [
         ("decode_cache", 2.4, "beaten: less work"),
         ("workers", 2.4, "beaten: more cores"),
-        ("prefetch", 2.4, "beaten: other time"),
+        ("prefetch", 2.4, "beaten: measured earlier"),
         ("prefetch", 1.9, "beaten: noise"),
     ],
 )
@@ -457,7 +457,7 @@ def test_a_tuned_session_has_one_base_step(session: Session, paint: Paint, tmp_p
     page = " ".join(to_page(session).split())
     before, _, after = page.partition('<section id="step"')
     assert base in before and check not in before
-    assert check in after and f"at another time. In the races a step of the unchanged script took {base}." in after
+    assert check in after and f"ran before the races. In the races a step of the unchanged script took {base}." in after
     told = json.loads(export(session))
     assert told["tuning"]["base_step_ms"] == BASE_MS
     assert values(session)["check/step_ms"] == pytest.approx(822) and "summary/step_ms" not in values(session)
@@ -484,7 +484,7 @@ def test_what_the_races_measured_for_a_finding(session: Session) -> None:
     less = msgspec.structs.replace(finding, predicted_gain=2.0)
     assert measured(session.tuning, less) == "With workers=2 tune measured 1.51x (1.46 to 1.56)."
     more = msgspec.structs.replace(finding, predicted_gain=1.3)
-    said = "With workers=2 tune measured 1.51x (1.46 to 1.56): more than predicted for this cause alone"
+    said = "With workers=2 tune measured 1.51x (1.46 to 1.56). The check, which ran at another time, predicted less"
     assert measured(session.tuning, more).startswith(said)
     page = msgspec.structs.replace(session, findings=[more])
     assert said in to_page(page) and json.loads(export(page))["findings"][0]["measured"].startswith(said)
