@@ -157,17 +157,17 @@ def test_the_argument_and_nothing_else(project: Project, name: str) -> None:
 
 
 LEFT = {
-    "keywords": ("loader = DataLoader(data, **load())\n", "**load(): give it there"),
+    "keywords": ("loader = DataLoader(data, **load())\n", "**load(): add the argument there"),
     "shared_keywords": (
         "a = {'num_workers': 8}\ntest = DataLoader(t, **a)\nloader = DataLoader(d, **a)\n",
-        "serves other",
+        "other calls also use",
     ),
     "stars": ("loader = DataLoader(*arguments)\n", "*arguments"),
-    "setting": ("loader = DataLoader(data, num_workers=args.workers)\n", "args.workers: make that 2"),
+    "setting": ("loader = DataLoader(data, num_workers=args.workers)\n", "set args.workers to 2"),
     "other_value": ("loader = DataLoader(data, num_workers=3)\n", "the session saw 8: tune again"),
     "two_calls": ("train, test = DataLoader(a), DataLoader(b)\n", "2 calls of DataLoader"),
     "by_getattr": ('loader = getattr(torch.utils.data, "DataLoader")(data)\n', "no call of DataLoader"),
-    "generator": ("loader = DataLoader(x for x in data)\n", "bare generator"),
+    "generator": ("loader = DataLoader(x for x in data)\n", "generator without parentheses"),
     "from_a_table": ("kinds = {'a': DataLoader}\nloader = kinds['a'](data)\n", "no call of DataLoader"),
     "odd_comma": ("loader = DataLoader(\n    data  # these, and\n    ,\n)\n", "comment"),
 }

@@ -205,13 +205,13 @@ def test_what_is_kept_is_detached(project: Project, source: str, after: str) -> 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("sum(kept).backward()", "gives kept to sum(kept).backward()"),
-        ("whole = torch.stack(kept).mean()\nwhole.backward()", "gives whole to whole.backward()"),
-        ("for one in kept: one.backward()", "gives one to one.backward()"),
-        ("[one.backward() for one in kept]", "walks kept back"),
+        ("sum(kept).backward()", "uses kept in sum(kept).backward()"),
+        ("whole = torch.stack(kept).mean()\nwhole.backward()", "uses whole in whole.backward()"),
+        ("for one in kept: one.backward()", "uses one in one.backward()"),
+        ("[one.backward() for one in kept]", "may call backward on kept"),
         ("self.kept = kept", "self.kept is used by more than one"),
-        ("step(kept)", "gives kept to step()"),
-        ("g = torch.autograd.grad(kept[0], weight)", "gives kept to torch.autograd.grad()"),
+        ("step(kept)", "uses kept in step()"),
+        ("g = torch.autograd.grad(kept[0], weight)", "uses kept in torch.autograd.grad()"),
     ],
 )
 def test_values_that_backward_may_need_keep_their_graph(project: Project, line: str, reason: str) -> None:

@@ -86,7 +86,7 @@ def test_start_comes_behind_the_import_of_torch(project: Project) -> None:
     ("source", "reason"),
     [
         ("import os\ntry:\n    import torch\nexcept ImportError:\n    pass\n", "does not import torch at its top"),
-        ("import torch\nif big:\n    torch.set_num_threads(4)\n", "train.py:3 says torch.set_num_threads(4)"),
+        ("import torch\nif big:\n    torch.set_num_threads(4)\n", "train.py:3 has torch.set_num_threads(4)"),
         ("from trainer import main\nmain()\n", "does not import torch at its top"),
         ("from torch import nn\ntorch = None\n", "the name torch for something else"),
     ],
@@ -98,7 +98,7 @@ def test_start_is_left(project: Project, source: str, reason: str) -> None:
 
 def test_a_flag_that_is_assigned(project: Project) -> None:
     project.write("import torch\ntorch.backends.cudnn.benchmark = False\n")
-    assert "train.py:2 says" in project.why_left(start("torch.backends.cudnn.benchmark = True"))
+    assert "train.py:2 has" in project.why_left(start("torch.backends.cudnn.benchmark = True"))
 
 
 def variable(name: str = "OMP_WAIT_POLICY") -> Edit:
@@ -124,7 +124,7 @@ def test_before_the_imports(project: Project) -> None:
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("import time\n", "imports nothing that would read it"),
+        ("import time\n", "imports nothing that reads the variable"),
         ("import torch, os\nos.environ['OMP_WAIT_POLICY'] = 'ACTIVE'\n", "line 2 sets OMP_WAIT_POLICY"),
         ("os = None\nimport torch\n", "the name os for something else"),
     ],
@@ -298,7 +298,7 @@ def test_scaler(project: Project) -> None:
         ("        schedule.step()", "        schedule.step()\n        other.backward()", "the loss.backward() is not"),
         ("torch.nn.utils.clip", "weight.grad.mul_(2)\n        clip", "gradients are used"),
         ("def train(model, loader):", "def train(model, loader, scaler):", "the name scaler is already used"),
-        ("torch.optim.SGD", "make", "one name to one SGD"),
+        ("torch.optim.SGD", "make", "exactly one SGD(...) to a name"),
     ],
 )
 def test_scaler_is_left(project: Project, before: str, after: str, reason: str) -> None:
@@ -322,7 +322,7 @@ def test_another_name_where_it_trains(project: Project) -> None:
     [
         ("y = model(x)\ny.backward()\n", "not in a loop that trains"),
         ("for x in d:\n    y = model(x)\n", "not in a loop that trains"),
-        ("for x in d:\n    y = model(x)\n    y.backward()\n    model = other\n", "becomes something else"),
+        ("for x in d:\n    y = model(x)\n    y.backward()\n    model = other\n", "assigns another value to"),
         ("compiled = 1\nfor x in d:\n    y = model(x)\n    y.backward()\n", "the name compiled is already used"),
     ],
 )
