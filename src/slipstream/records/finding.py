@@ -36,7 +36,7 @@ class Finding(msgspec.Struct, frozen=True):
     site: Site | None = None
     techniques: list[str] = []
     settings: dict[str, str] = {}  # what the change sets: {"num_workers": "2"}
-    advice: str = ""  # a further sentence, where the change needs one
+    advice: str = ""  # a sentence about the change, or ""
 
     @property
     def where(self) -> str:
