@@ -37,7 +37,8 @@ def read_decoding(seconds: float, num_processes: int) -> list[Reading]:
 
 
 def _rates(seconds: float, num_processes: int) -> list[float]:
-    """Returns the rate of each process. All processes start together: each waits for a line once it is ready."""
+    """Returns the rate of each process. All processes decode at the same time: a process that is ready waits for a line
+    before it decodes."""
     with tempfile.TemporaryDirectory() as folder:
         running = [subprocesses.start(__name__, str(seconds), folder=folder) for _ in range(num_processes)]
         try:
