@@ -259,7 +259,7 @@ def test_a_technique_with_other_losses_is_not_kept(go: Callable[..., Fitting]) -
     ("limit", "words"),
     [
         (200, "parameters alone take 300 B"),
-        (START - 100, "before its first step the process holds"),
+        (START - 100, "the process already holds"),
         (START + EACH - 1, "not even a batch of one runs"),
     ],
 )
