@@ -1,4 +1,4 @@
-"""Files: encodings, line endings, other people's code, diffs that apply, complete writes."""
+"""Files of a patch: encodings, line endings, code of other people, diffs that apply, and complete writes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_only_the_users_own_tree(tmp_path: Path) -> None:
 
 
 def test_a_session_from_another_machine(tmp_path: Path) -> None:
-    """Its paths are resolved relative to the script."""
+    """The paths of a session from another machine are resolved relative to the script."""
     session = made_session()
     here = SourceTree(session, tmp_path / "train.py", Path(session.cwd) / "train.py")
     assert here.file("/home/ada/project/train.py") == tmp_path / "train.py"

@@ -240,7 +240,7 @@ def test_findings_become_edits() -> None:
     assert [edit.kind for edit in edits] == kinds
     assert (edits[0].text, edits[0].argument, edits[4].call) == ("total += loss.detach()", ".double()", "losses")
     assert edits[6].text == "self.losses.append(loss.detach())" and "torch.stack" in edits[6].reason
-    # On the CPU there is no wait for a sum. The cost is the loop around it, which the author must change.
+    # On the CPU, reading a sum does not wait. The loop around the sum takes the time, and the author must change it.
     (by_hand,) = cures(msgspec.structs.replace(made_session(), findings=findings[:1]))
     assert (by_hand.kind, by_hand.text) == ("by_hand", "by hand")
 

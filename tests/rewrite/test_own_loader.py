@@ -1,4 +1,4 @@
-"""slipstream.DataLoader in the place of torch's: the right call and one import, or a refusal with a reason."""
+"""slipstream.DataLoader replaces torch's DataLoader in the right call with one import, or is refused with a reason."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_a_last_line_without_an_ending(project: Project) -> None:
 
 
 def test_start_comes_behind_the_import_of_torch(project: Project) -> None:
-    """An import that must come before torch's is in a block of its own above it."""
+    """The script may have an import above the block of imports with torch, because it must come before torch."""
     above = "import os\ntry:\n    import comet_ml\nexcept ImportError:\n    comet_ml = None\n"
     project.write(f"{above}import numpy, torch\nimport yaml\nif os.sep:\n    pass\nimport val\n")
     expected = (
@@ -332,7 +332,7 @@ def test_another_name_is_left(project: Project, source: str, reason: str) -> Non
 
 
 def test_statements_of_one_technique_are_written_together(project: Project) -> None:
-    """Weights in channels_last without their images gain nothing."""
+    """Weights in channels_last gain nothing if the images have another layout."""
     project.write("import torch\no = torch.optim.SGD(groups)\nloss = model(x)\n")
     turned = Edit("channels_last", "before", project.site("o ="), call="SGD", text="{model}" + LAYOUT)
     project.why_left(turned, images(project.site("loss")))

@@ -193,7 +193,7 @@ def test_download_inside_the_project_is_trusted(project: Path) -> None:
 
 @pytest.mark.parametrize("inner", ["data/link/.bashrc", "data"])
 def test_a_planted_download_inside_another_is_dropped(project: Path, victim: Path, inner: str) -> None:
-    """The path of the inner one leads through a link that the outer one brings."""
+    """The path of the inner folder leads through a link inside the outer folder."""
     tree = project / ".slipstream" / "kept" / "fedcba9876543210" / "tree"
     tree.mkdir(parents=True)
     (tree / "link").symlink_to(victim.parent)

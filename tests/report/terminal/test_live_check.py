@@ -1,4 +1,4 @@
-"""The live line is a pure function of progress, time and width."""
+"""The live line depends only on progress, time and width."""
 
 import pytest
 

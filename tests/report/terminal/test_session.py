@@ -1,4 +1,4 @@
-"""The terminal report: complete, within its width, plain on a plain console, harmless whatever the script contains."""
+"""The terminal report is complete, fits its width, is plain on a plain console, and escapes the script's text."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_it_is_one_screen(sessions: Sessions, paint: Paint) -> None:
 @pytest.mark.parametrize("width", [80, 100, 120])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
 def test_lines_keep_to_the_width(sessions: Sessions, paint: Paint, name: str, width: int, encoding: str) -> None:
-    """All lines except the change itself, which is never shortened so that it can be copied."""
+    """Returns all lines except those of the change, which is never shortened, so that the user can copy it."""
     changes = {"".join(finding.change[:20]) for finding in sessions[name].findings}
     for line in paint(render_session, sessions[name], width=width, encoding=encoding).splitlines():
         if not any(change in line for change in changes):
@@ -201,7 +201,7 @@ def test_endings(sessions: Sessions, paint: Paint, ending: Ending, words: str) -
 
 
 def test_an_exit_code_is_not_repeated(sessions: Sessions, paint: Paint) -> None:
-    """As argparse ends a script with wrong arguments."""
+    """argparse ends a script with wrong arguments in this way."""
     empty = msgspec.structs.replace(sessions["empty"], ending=Ending("raised", 2, 0.2, "SystemExit: 2"))
     text = paint(render_session, empty, width=160)
     assert "ended itself with exit code 2 after 200 ms, before any step." in text and "SystemExit" not in text

@@ -1,4 +1,4 @@
-"""Techniques as they describe themselves."""
+"""The list of techniques, and the card of a technique."""
 
 from __future__ import annotations
 

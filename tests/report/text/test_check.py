@@ -43,7 +43,7 @@ def test_a_step_of_the_scripts_own_lines_may_have_something_to_gain() -> None:
 
 
 def test_a_few_long_steps_of_the_scripts_own_lines_are_looked_at_too() -> None:
-    """A learner that plays for its next updates: the usual step belongs to the model, but most of the time does not."""
+    """In reinforcement learning the model takes most of the usual step, but rollouts take most of the time."""
     stacks = [made_stack("compute", 91, 60, phase="other", function="act", expression="Normal(mean, spread)")]
     session = made_session(stacks=stacks)
     steps = [
@@ -104,7 +104,7 @@ def test_nothing_trained_and_nothing_settled() -> None:
 
 @pytest.mark.parametrize("num_steps", [1, 3, 7])
 def test_fewer_than_eight_steps_give_no_headline(num_steps: int) -> None:
-    """Under load, watched steps of 5445, 386 and 363 ms gave the headline 2916 ms."""
+    """With too few undisturbed steps a median is misleading: steps of 5445, 386 and 363 ms have no typical length."""
     session = diagnose(
         with_steps_of(made_session(length=Length(num_epochs=14)), [5445, 386, 363, 370, 380, 390, 400][:num_steps])
     )

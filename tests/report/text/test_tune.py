@@ -113,7 +113,7 @@ def test_narrow_terminals_lose_batch_size_and_memory_first(session: Session, pai
 
 
 def test_no_name_is_cut_at_a_hundred_columns(sessions: Sessions, paint: Paint) -> None:
-    """Names of any length in use. Columns are dropped first."""
+    """Long names stay whole, because columns are dropped first."""
     long = made_verdict("low_memory_optimizer", "rejected", 0.9, "eight_bit_and_more")
     text = paint(render_session, tuned(sessions["slow"], verdicts=[long]), width=100)
     assert "low_memory_optimizer=eight_bit_and_more" in text and "…" not in text
@@ -145,7 +145,7 @@ def test_the_headline_says_that_an_outer_loop_repeats_the_training(session: Sess
 
 
 def _selected(session: Session, **facts: Any) -> Session:
-    """As the selection and the proof make it."""
+    """Returns a tuning with the verdicts of a selection and a proof."""
     whole = Recipe((Choice("workers", 2), Choice("channels_last")))
     alone = made_verdict("workers", "kept", 1.5, 2, own_ratio=1.5, cause="gains")
     on_top = made_verdict("channels_last", "kept", 1.8, own_ratio=1.2, cause="gains", recipe=whole)
@@ -357,7 +357,7 @@ def test_ratios_as_people_read_them() -> None:
 
 
 def on_a_lead() -> Session:
-    """workers=2 was kept before it was decided, so its row has a ratio and no bounds."""
+    """Returns an older tuning: workers=2 was kept before it was decided, so its row has a ratio without bounds."""
     lead = Speed(1.58, 1 / FARTHEST, FARTHEST, 3)
     verdicts = [
         msgspec.structs.replace(verdict, speed=lead, reason="what it adds was not decided; the whole recipe: 1.6x")
@@ -449,7 +449,8 @@ def test_a_gain_above_the_ceiling_is_explained_in_its_row(
 
 
 def test_a_tuned_session_has_one_base_step(session: Session, paint: Paint, tmp_path: Path) -> None:
-    """The check's step is another figure, and shown only where it is said to be the check's."""
+    """The step of the check differs from that of the races, and appears only where the page says that it is the
+    check's."""
     session = tuned(diagnose(made_session(forward_ms=800.0)))
     check, base = "822 ms", "183 ms"
     for text in (paint(render_session, session), to_markdown(session), tuning_to_html(session)):
@@ -467,7 +468,7 @@ def test_a_tuned_session_has_one_base_step(session: Session, paint: Paint, tmp_p
 
 
 def test_all_figures_of_the_recipe_agree(session: Session) -> None:
-    """The whole recipe's race was saved with other figures than the total: a session of an older version."""
+    """In a session of an older version, the race of the whole recipe has other figures than the total."""
     late = [msgspec.structs.replace(one, step_ms=999.0) for one in made_tuning().verdicts]
     tuning = made_tuning(verdicts=late, total=Speed(1.5, 1.4, 1.6, 40))
     row = next(one for one in table_rows(tuning) if one.name == "all that was kept")
