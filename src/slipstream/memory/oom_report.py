@@ -21,7 +21,7 @@ from slipstream.records import LineBytes, ModuleBytes, Remains, Site
 from slipstream.sandbox.memory_limit import read_mapped
 from slipstream.seams.user_code import is_user_code, make_site
 
-Blocks = dict[int, Name]  # by address
+Blocks = dict[int, Name]  # address to name
 
 
 def read_remains(error: BaseException) -> Remains:

@@ -14,8 +14,8 @@ Bound = Literal["input", "compute", "cores", "other", "unknown"]
 class Ceilings(msgspec.Struct, frozen=True):
     """Step times if one resource were free. None: not measured; `notes` says why."""
 
-    compute_ms: float | None = None  # if data loading were free
-    input_ms: float | None = None  # if computation were free
+    compute_ms: float | None = None  # the step if data loading were free
+    input_ms: float | None = None  # the step if computation were free
     shared_ms: float | None = None  # (CPU time of input + CPU time of compute) / cores
     input_cpu_ms: float | None = None  # CPU time per step, all processes
     compute_cpu_ms: float | None = None

@@ -18,7 +18,7 @@ class FitAttempt(msgspec.Struct, frozen=True):
     """One trial of the script with a batch size and a recipe, under the limit or without it."""
 
     batch_size: int  # 0: not known
-    recipe: Recipe = Recipe()  # without the batch size
+    recipe: Recipe = Recipe()  # the techniques that save memory; the batch size is not part of it
     is_held: bool = True  # whether the trial ran under the limit
     outcome: TrialOutcome = "ran"
     reason: str = ""  # why the trial did not run, in one line
@@ -40,7 +40,7 @@ class Fitting(msgspec.Struct, frozen=True, rename={"attempts": "trials"}):
     own_batch: int
     own_fits: bool
     parameter_bytes: int = 0
-    attempts: list[FitAttempt] = []  # in the order in which they ran
+    attempts: list[FitAttempt] = []  # the attempts in the order in which they ran
     largest: int | None = None  # largest batch that runs within the limit; None: not searched
     too_large: int | None = None  # smallest batch that ran out of memory; None: none did
     fastest: int | None = None

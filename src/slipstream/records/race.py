@@ -299,7 +299,7 @@ class Tuning(msgspec.Struct, frozen=True, rename={"trials": "riders"}):
     was_interrupted: bool = False  # whether Ctrl-C ended the tuning; the journal contains what was decided
     trials: list[TrialRecord] = []  # block timings and losses for the report, without sketches
     edits: list[Edit] = []
-    candidate: Recipe = Recipe()  # if nothing was kept: the best recipe, not proved
+    candidate: Recipe = Recipe()  # the best recipe that was not proved, if nothing was kept
     candidate_speed: Speed | None = None
     candidate_edits: list[Edit] = []
     writable: Recipe = Recipe()  # the best recipe that can be written into the source, if the kept one cannot

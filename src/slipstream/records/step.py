@@ -40,7 +40,7 @@ class Step(msgspec.Struct, frozen=True):
     num_forwards: int
     num_backwards: int
     num_updates: int  # optimizer steps
-    device_phases: dict[str, float] | None = None  # on the device's clock; adds up to the step on the device
+    device_phases: dict[str, float] | None = None  # Phase to ms on the device's clock; adds up to the device's step
     is_first_of_epoch: bool = False  # whether an iterator was created or reset in the step
     apart_ms: float = 0.0  # time of evaluation and of slipstream's own work inside the step
     saving_ms: float = 0.0  # time spent saving; part of the phase "other"

@@ -156,8 +156,8 @@ class _Patching:
         return self._sources[path]
 
     def _at_line(self, source: SourceText, site: Site, write: Callable[[int], list[Splice]]) -> list[Splice]:
-        """Makes the edit on the line that the session recorded. If that line has moved, the edit is not made; it is
-        only checked whether the source has it already.
+        """Makes the edit on the line that the session recorded. If that line has moved, the edit is not made. Then this
+        method only checks whether the source already has the edit.
         """
         if not site.text or source.line(site.line).strip() == site.text:
             return write(site.line)

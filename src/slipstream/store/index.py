@@ -55,7 +55,7 @@ MIGRATIONS: Final = (
 
 
 class NewerIndexError(Exception):
-    """A newer version of slipstream made the index. It must not be changed."""
+    """A newer version of slipstream wrote the index. This version must not change the index."""
 
 
 def entries(folder: Path, limit: int | None = None, script: str = "") -> list[IndexEntry]:
@@ -128,7 +128,7 @@ def _with_index(folder: Path, work: Callable[[sqlite3.Connection], T]) -> T:
                 break
             except sqlite3.DatabaseError as error:
                 if isinstance(error, sqlite3.OperationalError) and not str(error).startswith("no such"):
-                    break  # not broken, but read-only, on a full disk, or locked for too long
+                    break  # the index is not broken, but it is read-only, on a full disk, or locked for too long
                 with contextlib.suppress(OSError):
                     _delete_index(index_path(folder))
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SCHEDULE: Final = "slipstream.memory.schedule:MemorySchedule"
 _OBSERVE_S: Final = 60.0
 _WARM_UP: Final = 3
-_SHARE: Final = 0.9  # of the free memory: with less left the machine swaps, or the kernel kills a process
+_SHARE: Final = 0.9  # share of the free memory; with a larger share the machine may swap, or the kernel kill a process
 _UNITS: Final = {
     **{unit: 1024**power for power, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), 1)},
     **{unit: 1024**power for power, unit in enumerate(("K", "M", "G", "T"), 1)},

@@ -181,7 +181,7 @@ def memory(full: Session) -> Session:
 
 @pytest.fixture(scope="session")
 def long_page() -> str:
-    """Returns a session with 2,000 observed steps."""
+    """Returns a page with 2,000 observed steps."""
     return to_page(make_full_session(2000))
 
 

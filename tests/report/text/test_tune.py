@@ -145,7 +145,7 @@ def test_the_headline_says_that_an_outer_loop_repeats_the_training(session: Sess
 
 
 def _selected(session: Session, **facts: Any) -> Session:
-    """Returns a tuning with the verdicts of a selection and a proof."""
+    """Returns a session with the verdicts of a selection and a proof."""
     whole = Recipe((Choice("workers", 2), Choice("channels_last")))
     alone = made_verdict("workers", "kept", 1.5, 2, own_ratio=1.5, cause="gains")
     on_top = made_verdict("channels_last", "kept", 1.8, own_ratio=1.2, cause="gains", recipe=whole)
@@ -357,7 +357,7 @@ def test_ratios_as_people_read_them() -> None:
 
 
 def on_a_lead() -> Session:
-    """Returns an older tuning: workers=2 was kept before it was decided, so its row has a ratio without bounds."""
+    """Returns an older session: workers=2 was kept before it was decided, so its row has a ratio without bounds."""
     lead = Speed(1.58, 1 / FARTHEST, FARTHEST, 3)
     verdicts = [
         msgspec.structs.replace(verdict, speed=lead, reason="what it adds was not decided; the whole recipe: 1.6x")

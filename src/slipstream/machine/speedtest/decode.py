@@ -13,7 +13,7 @@ from slipstream.machine.speedtest import subprocesses
 from slipstream.numbers import plural
 from slipstream.records import Reading
 
-SIZE: Final = (500, 375)  # as in ImageNet
+SIZE: Final = (500, 375)  # the usual size of an image in ImageNet
 _GRACE_S: Final = 60.0
 
 

@@ -1,4 +1,4 @@
-"""Findings on a terminal: the first few in full, each other one on one line."""
+"""Findings on a terminal: the first findings in full, the others on one line each."""
 
 from __future__ import annotations
 

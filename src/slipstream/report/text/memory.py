@@ -16,10 +16,10 @@ from slipstream.records import Footprint, Growth, Leak, LineBytes, ModuleBytes, 
 from slipstream.report.text.locations import where
 
 MEMORY = "memory"  # the command
-_LEAST_SHARE = 0.005  # share of the peak that gets a row
+_LEAST_SHARE = 0.005  # the least share of the peak with which a module or a line gets a row
 _LEAST_GROWTH = 1024
 _DOUBTFUL = 0.05
-_FRAGMENTED = 0.1  # share of what is reserved
+_FRAGMENTED = 0.1  # memory is called fragmented if this share of the reserved bytes is free in split blocks
 
 
 def summarise(session: Session) -> str:
@@ -185,7 +185,7 @@ def allocator_sentence(footprint: Footprint) -> str:
 
 
 _MOST_REMAINS = 3  # modules, and as many lines
-_LEAST_REMAINS = 0.02  # of the bytes in tensors
+_LEAST_REMAINS = 0.02  # the least share of the bytes in tensors that is listed
 
 
 def remains_lines(remains: Remains, cwd: str) -> Iterator[str]:
