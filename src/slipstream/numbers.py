@@ -1,7 +1,7 @@
 """Formats numbers with their units: durations, sizes, shares, counts, rates and ratios.
 
-Sizes are in powers of 1000 (kB, MB, GB), as disks and networks count. Memory limits and what is counted against them
-are in powers of 1024 (MiB, GiB), as `--memory-limit`, Docker and cgroups count.
+Sizes are in powers of 1000 (kB, MB, GB), as disks and networks count. Memory limits, and memory that is compared with a
+limit, are in powers of 1024 (MiB, GiB), as `--memory-limit`, Docker and cgroups count.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from slipstream.records import Speed
 
 
 def in_ms(ms: float) -> str:
-    """A step or a part of one: at most three digits, in a suitable unit."""
+    """Returns the duration of a step or of a part of a step, in a suitable unit."""
     if ms >= 1000:
         return in_seconds(ms / 1000)
     if ms >= 10:
@@ -25,28 +25,28 @@ def in_ms(ms: float) -> str:
 
 
 def between_ms(low_ms: float, high_ms: float) -> str:
-    """An interval: "62–64 ms"."""
+    """Returns an interval: "62–64 ms"."""
     return _sharing_unit(in_ms(low_ms), "–", in_ms(high_ms))
 
 
 def part_of_ms(part_ms: float, whole_ms: float) -> str:
-    """ "40 of 63 ms"."""
+    """Returns a part and its whole: "40 of 63 ms"."""
     return _sharing_unit(in_ms(part_ms), " of ", in_ms(whole_ms))
 
 
 def _sharing_unit(first: str, between: str, second: str) -> str:
-    """The unit appears once if both have it."""
+    """Joins two durations. If both have the same unit, the unit appears once."""
     number, unit = first.split()
     return f"{number if second.endswith(f' {unit}') else first}{between}{second}"
 
 
 def ms_in_digits(ms: float) -> str:
-    """Three digits without the unit, for a table whose heading has it."""
+    """Returns about three digits without the unit, for a table whose heading has the unit."""
     return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 1 else f"{ms:.2f}"
 
 
 def in_seconds(seconds: float) -> str:
-    """A duration, from parts of a second to days."""
+    """Returns a duration, from parts of a second to days."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     for limit, unit_s, unit in ((60, 1, "s"), (3600, 60, "min"), (48 * 3600, 3600, "h")):
@@ -64,7 +64,7 @@ def in_bytes(num_bytes: float) -> str:
 
 
 def in_binary(num_bytes: float) -> str:
-    """6.4 GiB: in the binary units in which limits are given."""
+    """Returns a size in the binary units in which limits are given: "6.40 GiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if num_bytes < 1000:
             return f"{_three(num_bytes) if unit != 'B' else round(num_bytes)} {unit}"
@@ -73,8 +73,8 @@ def in_binary(num_bytes: float) -> str:
 
 
 def in_flops(flops: float) -> str:
-    """Floating-point operations, without the unit: "1.2 G"."""
-    for unit in (" ", " k", " M", " G", " T"):  # the space before "FLOP" stays
+    """Returns a number of floating-point operations, without the unit: "1.2 G"."""
+    for unit in (" ", " k", " M", " G", " T"):  # the caller appends "FLOP", so the space is needed without a prefix too
         if flops < 1000:
             return f"{_short(flops)}{unit}"
         flops /= 1000
@@ -82,14 +82,14 @@ def in_flops(flops: float) -> str:
 
 
 def in_percent(share: float) -> str:
-    """A share between 0 and 1. A tiny share is not shown as zero."""
+    """Returns a share between 0 and 1 as a percentage. A tiny share is not shown as zero."""
     if 0 < share < 0.01:
         return "<1%"
     return f"{share * 100:.0f}%"
 
 
 def as_gain(ratio: float) -> str:
-    """A predicted gain, which is always an upper bound. Findings without one are about memory."""
+    """Returns a predicted gain, which is always an upper bound. Findings without a gain are about memory."""
     if not math.isfinite(ratio) or ratio < 1.005:
         return "memory"
     digits = 0 if ratio >= 10 else 1 if ratio >= 1.95 else 2
@@ -97,19 +97,19 @@ def as_gain(ratio: float) -> str:
 
 
 def as_ratio(ratio: float) -> str:
-    """A measured speed-up; below 1 it is a slowdown."""
+    """Returns a measured speed-up. Below 1 it is a slowdown."""
     digits = 0 if ratio >= 100 else 1 if ratio >= 10 else 2 if ratio >= 0.0095 else 3
     return f"{ratio:.{digits}f}x"
 
 
 def between_ratios(low: float, high: float) -> str:
-    """An interval of ratios. An end that too few rounds could not bound yet is a question mark."""
+    """Returns an interval of ratios. An end for which there were too few rounds is a question mark."""
     ends = (as_ratio(low) if low > 0.011 else "?", as_ratio(high) if high < 99 else "?")
     return "–".join(end.removesuffix("x") for end in dict.fromkeys(ends))
 
 
 def as_count(number: float) -> str:
-    """1234567 as 1,234,567; a rate below ten keeps a decimal."""
+    """Returns a count or a rate: "1,234,567". A rate below ten has one decimal."""
     return f"{number:,.1f}" if number < 10 and number != int(number) else f"{number:,.0f}"
 
 
@@ -119,7 +119,7 @@ def plural(number: float, noun: str, ending: str = "s") -> str:
 
 
 def _three(value: float) -> str:
-    """Three digits."""
+    """Returns three digits."""
     return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f}"
 
 
@@ -128,7 +128,7 @@ def _short(value: float) -> str:
 
 
 def times(speed: Speed) -> str:
-    """A measured speed-up with its 95% interval."""
+    """Returns a measured speed-up with its 95% interval."""
     if not speed.is_bounded:
         return f"about {speed.ratio:.2f}x, too few rounds for an interval"
     return f"{speed.ratio:.2f}x ({speed.low:.2f} to {speed.high:.2f})"

@@ -45,7 +45,7 @@ def test_half_of_the_time(is_training_mode: bool) -> None:
     assert seen is not None
     assert seen.share == pytest.approx(500 / 820, abs=0.01)
     assert (seen.num_calls, seen.updates) == (100, 16)
-    assert verdict(session).count("61% of the time are rollouts") == 1
+    assert verdict(session).count("Rollouts, in which nothing is trained, take 61% of the time") == 1
     (note,) = [note for note in session.diagnosis_notes or [] if "rollouts" in note]
     assert "no_loader" not in [finding.cause for finding in session.findings]
     assert "100 calls of the model before every 16 updates" in note and note.endswith("at train.py:77.")

@@ -49,7 +49,7 @@ def test_a_right_forecast_needs_few_attempts() -> None:
 
 
 def test_a_far_too_low_forecast_is_corrected_by_bisection() -> None:
-    def held(size: int) -> int:  # a library takes another path beyond 100 samples
+    def held(size: int) -> int:  # a library uses another algorithm for more than 100 samples
         return 1000 + 10 * size + (4000 if size > 100 else 0)
 
     search_state = BatchBisection(5000, 32, predicted=lambda size: 1000 + 10.0 * size)

@@ -120,7 +120,7 @@ class MemoryBackend:
 
 @pytest.fixture
 def seen() -> Session:
-    """A session that observed the script's own batch size and half of it."""
+    """Returns a session that observed the script's own batch size and half of this size."""
     session = diagnose(made_session())
 
     def footprint(size: int) -> Footprint:
@@ -203,7 +203,7 @@ def test_the_cheapest_technique_that_makes_the_batch_fit_is_kept(go: Callable[..
 def test_a_ladder_gives_the_weakest_setting_that_is_enough(
     go: Callable[..., Fitting], known: dict[str, Any], room: int, settings: list[str], kept: str
 ) -> None:
-    """The strongest setting runs first: if it is not enough, no weaker one needs to run."""
+    """The strongest setting runs first. If it is not enough, no weaker setting is tried."""
     saving = {"again=all": 0.3, "again=most": 0.5, "again=half": 0.6, "again=quarter": 0.8}
     prices = {"again=all": 1.4, "again=most": 1.3, "again=half": 1.2, "again=quarter": 1.1}
     known["again"].LADDER = ("quarter", "half", "most", "all")
@@ -232,7 +232,7 @@ def test_a_pair_is_tried_if_no_single_technique_is_enough(go: Callable[..., Fitt
 
 
 def test_a_technique_without_effect_is_not_tried_again(go: Callable[..., Fitting]) -> None:
-    """It ran out of memory because it changed nothing. The reason is noted, and it is not tried in pairs either."""
+    """A technique that changes nothing runs out of memory. The reason is noted, and it is not tried in pairs."""
     backend = MemoryBackend({"again=all": 0.9, "smaller_state": 0.9})
     backend.declined = {"pieces": "batch norm"}
     fitting = go(backend, START + EACH * 2, finds_batch=False, allow="different")
@@ -259,7 +259,7 @@ def test_a_technique_with_other_losses_is_not_kept(go: Callable[..., Fitting]) -
     ("limit", "words"),
     [
         (200, "parameters alone take 300 B"),
-        (START - 100, "before its first step the process holds"),
+        (START - 100, "the process already holds"),
         (START + EACH - 1, "not even a batch of one runs"),
     ],
 )

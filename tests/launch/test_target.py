@@ -56,7 +56,7 @@ def real_folders(cwd: Path, *script: str) -> set[Path]:
 
 
 def make_package(entry: Path) -> None:
-    """A package that must not be imported: pkg, pkg.inner and pkg.inner.train."""
+    """Creates a package that must not be imported: pkg, pkg.inner and pkg.inner.train."""
     (entry / "pkg" / "inner").mkdir(parents=True)
     for name in ("__init__.py", "inner/__init__.py", "inner/train.py"):
         (entry / "pkg" / name).write_text("raise SystemExit('imported')")

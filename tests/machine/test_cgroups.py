@@ -69,7 +69,7 @@ def test_a_container_that_sees_the_path_of_the_host(tmp_path: Path) -> None:
     files = {"proc/self/mountinfo": mounted, "sys/fs/cgroup/cpu.max": "200000 100000"}
     root = make(tmp_path, {**files, "proc/self/cgroup": "0::/docker/x\n"})
     assert read_limits(root).cores == 2.0
-    # Without a cgroup namespace the group may not be visible at all; then the mount point is used.
+    # Without a cgroup namespace the group may not be visible. Then the mount point is used.
     make(tmp_path, {"proc/self/cgroup": "0::/../../elsewhere\n"})
     assert read_limits(root).cores == 2.0
 

@@ -13,7 +13,7 @@ from slipstream.records import Environment
 
 
 def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only test that reads the host. It asserts what holds on every machine."""
+    """Reads the real host, and asserts only what holds on every machine."""
     monkeypatch.undo()
     environment = read_environment(tmp_path)
     assert environment.cpu

@@ -1,4 +1,4 @@
-"""The cores that other programs use, from made counters and beside a real program."""
+"""The measured load of other programs, with synthetic counters and with a real program."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def test_a_process_that_starts_counts_from_its_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cores", "quota", "idle_s", "foreign"),
     [
-        (range(2), None, [0.0, 1.0, 0.0, 0.0], 0.5),  # what runs on cores that we may not use does not matter
-        (range(4), 2.0, [0.5, 0.5, 1.0, 1.0], 0.0),  # a quota of two of four cores leaves two to others
+        (range(2), None, [0.0, 1.0, 0.0, 0.0], 0.5),  # load on cores that we may not use does not count
+        (range(4), 2.0, [0.5, 0.5, 1.0, 1.0], 0.0),  # with a quota of two of four cores, others may use two cores
         (range(4), 2.0, [0.0, 0.5, 0.0, 0.0], 1.0),
         (range(4), 9.0, [1.0, 1.0, 1.0, 0.0], 0.5),
     ],

@@ -9,7 +9,7 @@ from slipstream.records import Gpu
 
 
 class MadeNvml:
-    """Two GPUs; the second has no power meter."""
+    """Two GPUs, of which the second has no power meter."""
 
     def __init__(self) -> None:
         self.asked_twice = threading.Event()

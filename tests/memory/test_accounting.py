@@ -1,4 +1,4 @@
-"""The computation of a footprint from hand-made allocations."""
+"""The computation of a footprint from synthetic allocations."""
 
 from __future__ import annotations
 
@@ -77,6 +77,6 @@ def test_bytes_counted_only_by_a_caching_allocator() -> None:
 
 
 def test_the_cpu_reserves_nothing() -> None:
-    """Some of torch's own allocations report a number there, but no allocator holds that memory."""
+    """On the CPU some of torch's allocations report reserved bytes, but no allocator holds that memory."""
     blocks = [Allocation(1, 10, 110, 120, "forward", total_bytes=1300, reserved_bytes=4096)]
     assert account(make_scene(blocks, [Name(9, 1000, "parameters", 1)]), "cpu").reserved_bytes == 0

@@ -1,4 +1,4 @@
-"""The forecast for other batch sizes: the rule on made footprints, and a comparison with steps of those sizes."""
+"""The forecast for other batch sizes: the rule on synthetic footprints, and a comparison with real steps."""
 
 from __future__ import annotations
 

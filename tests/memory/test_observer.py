@@ -84,8 +84,8 @@ def test_kinds_modules_and_lines() -> None:
     assert footprint.kinds["parameters"] == weights
     assert footprint.kinds["optimizer_state"] == 2 * weights + 4 * 4  # two moments, and a counter for each tensor
     assert footprint.phases["optimizer"]["gradients"] == weights
-    # relu's output, which is also the input of the sine; the product and the sum are freed; dropout keeps its mask and
-    # output
+    # The output of relu is also the input of the sine. The product and the sum are freed. Dropout keeps its mask and
+    # its output.
     assert footprint.phases["forward"]["activations"] >= 2 * hidden
     by_path = {module.path: module for module in footprint.modules}
     assert by_path["up"].kinds["parameters"] == (WIDTH + 1) * HIDDEN * 4

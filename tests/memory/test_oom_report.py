@@ -54,7 +54,7 @@ def train(model: Deep, batch: torch.Tensor, saved: dict[int, int]) -> None:
         saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    # Tensors seen by these hooks have no owner, so a second, equal pass is the one that is read.
+    # Tensors that these hooks have seen have no owner, so the test reads a second, equal pass.
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), pytest.raises(RuntimeError):
         model(batch)
     gc.collect()
@@ -76,7 +76,7 @@ def left() -> Any:
 
 def test_activations_are_what_the_graph_saved(left: Any) -> None:
     model, remains, saved_bytes = left
-    last = 64 * WIDTH * 4  # the output of the last block: alive in a variable, saved by no node
+    last = 64 * WIDTH * 4  # the output of the last block, which a variable keeps alive and no node saves
     assert remains.kinds["activations"] == saved_bytes + last
     assert remains.kinds["inputs"] == last, "the batch, which the first block saved"
     own = sum(parameter.nbytes for parameter in model.parameters())
@@ -96,7 +96,7 @@ def test_modules_lines_and_the_place_of_the_error(left: Any) -> None:
 
 
 def test_nothing_is_recomputed_for_the_count() -> None:
-    """Unpacking what a checkpoint saved would run the block, in memory that has just run out."""
+    """To unpack what a checkpoint saved would run the block, which needs memory, and memory has just run out."""
     model, batch, calls = Deep(fails=True, is_checkpointed=True), torch.randn(8, WIDTH), []
     model.blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
     try:
@@ -118,7 +118,7 @@ def test_text() -> None:
     )
     assert list(remains_lines(remains, "/home/ada")) == [
         "memory ran out at train.py:7 in blocks.2.up, with 150 MB in tensors: activations 120 MB, parameters 30 MB",
-        "most of it by module: blocks.*.up (3 x Linear) 120 MB",
-        "activations by the line that calls the module: net.py:12 120 MB",
+        "modules that hold the most: blocks.*.up (3 x Linear) 120 MB",
+        "lines whose module calls hold the most activations: net.py:12 120 MB",
     ]
     assert list(remains_lines(Remains({}), "/home/ada")) == []

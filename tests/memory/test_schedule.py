@@ -69,14 +69,14 @@ def test_a_script_that_fails_on_smaller_batches() -> None:
 
 
 def test_a_run_that_ends_before_batches_are_cut_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script is not to blame: with more time it might have run smaller batches."""
+    """If the time ends, the note does not say that the script failed on a smaller batch."""
     monkeypatch.setattr(MemorySchedule, "_is_late", lambda _: True)
     _, notes, _, _ = run_memory(TensorDataset(torch.randn(64, 16), torch.zeros(64).long()), fixed=16)
     assert any("60 seconds ended" in note and "--seconds" in note for note in notes)
 
 
 def test_rows_passed_to_a_loss_are_not_the_batch() -> None:
-    """A language model without a loader: five sequences of seven tokens are 35 rows for the loss."""
+    """A language model has no loader here. Its five sequences of seven tokens are 35 rows for the loss."""
     started = start_run(TrialSettings(mode="check", schedule=SCHEDULE, seconds=60))
     model, criterion = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 11)), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

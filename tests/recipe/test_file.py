@@ -195,7 +195,7 @@ def _machine(tmp_path: Path, cpu: str = "made", gpus: tuple[str, ...] = ()) -> P
 
 
 def _now(written: Path, **machine: Any) -> Any:
-    """The recipe file as if it had been measured on this machine, except for the given facts."""
+    """Returns the recipe file as if it had been measured on this machine, except for the given facts."""
     file = read_recipe(written)
     kept = {key: file.machine[key] for key in ("cpu",)}
     return msgspec.structs.replace(file, machine={**kept, **machine})

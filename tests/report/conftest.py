@@ -122,7 +122,7 @@ def make_steps() -> list[Step]:
 
 
 def make_session() -> Session:
-    """The loader has no workers and decodes photographs."""
+    """Returns a session whose loader has no workers and decodes photographs."""
     phases = {"input": 41.0, "transfer": 0.0, "forward": 8.0, "backward": 12.0, "optimizer": 1.2, "other": 0.8}
     ceilings = Ceilings(compute_ms=22.0, input_ms=41.0, shared_ms=32.0, input_cpu_ms=40.0, compute_cpu_ms=24.0)
     return Session(
@@ -183,7 +183,7 @@ def make_empty_session() -> Session:
 
 
 def make_hostile_session() -> Session:
-    """Everything that the user's side can put into a session, in its most hostile form."""
+    """Returns a session in which every text from the user or the machine tries to break the output."""
     nasty = "[bold]x[/bold] <b>&amp;</b> \x1b[31mred\x07 \u202e 漢字" + "y" * 300
     session = make_session()
     finding = msgspec.structs.replace(

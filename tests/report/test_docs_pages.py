@@ -45,5 +45,5 @@ def test_every_option_is_explained(command: click.Command) -> None:
 
 
 def test_a_page_without_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match="no place to write"):
+    with pytest.raises(ValueError, match="that is followed by"):
         refresh("# A page", "a table")

@@ -11,7 +11,7 @@ from slipstream.report.notebook import to_html
 
 
 class Balance(HTMLParser):
-    """Fails where a tag is closed that is not open."""
+    """Fails if a closing tag has no opening tag."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Arguments of calls in unusual sources: the right edit, or a refusal with a reason. Never a broken file."""
+"""Arguments of calls in unusual sources: the edit is right, or it is refused with a reason. No file is broken."""
 
 from __future__ import annotations
 
@@ -157,17 +157,17 @@ def test_the_argument_and_nothing_else(project: Project, name: str) -> None:
 
 
 LEFT = {
-    "keywords": ("loader = DataLoader(data, **load())\n", "**load(): give it there"),
+    "keywords": ("loader = DataLoader(data, **load())\n", "**load(): add the argument there"),
     "shared_keywords": (
         "a = {'num_workers': 8}\ntest = DataLoader(t, **a)\nloader = DataLoader(d, **a)\n",
-        "serves other",
+        "other calls also use",
     ),
     "stars": ("loader = DataLoader(*arguments)\n", "*arguments"),
-    "setting": ("loader = DataLoader(data, num_workers=args.workers)\n", "args.workers: make that 2"),
+    "setting": ("loader = DataLoader(data, num_workers=args.workers)\n", "set args.workers to 2"),
     "other_value": ("loader = DataLoader(data, num_workers=3)\n", "the session saw 8: tune again"),
     "two_calls": ("train, test = DataLoader(a), DataLoader(b)\n", "2 calls of DataLoader"),
     "by_getattr": ('loader = getattr(torch.utils.data, "DataLoader")(data)\n', "no call of DataLoader"),
-    "generator": ("loader = DataLoader(x for x in data)\n", "bare generator"),
+    "generator": ("loader = DataLoader(x for x in data)\n", "generator without parentheses"),
     "from_a_table": ("kinds = {'a': DataLoader}\nloader = kinds['a'](data)\n", "no call of DataLoader"),
     "odd_comma": ("loader = DataLoader(\n    data  # these, and\n    ,\n)\n", "comment"),
 }
@@ -209,7 +209,7 @@ def test_dictionaries_that_the_file_shows_whole(project: Project, before: str, a
 
 @pytest.mark.parametrize("made", ["a = load()", "a = {}\na['num_workers'] = 8", "a = {**b}", "a = {}\na.update(c)"])
 def test_dictionaries_that_it_does_not_show(project: Project, made: str) -> None:
-    """Whatever the dictionary holds, its value is overridden for this call only."""
+    """The value in the dictionary is overridden for this call only."""
     project.write(f"{IMPORTS}{made}\nloader = DataLoader(data, **a)  # fast\n")
     site = project.site("loader =")
     patched = project.text(argument(site, observed="8"), argument(site, "timeout", "0", is_if_given=True))
@@ -280,7 +280,7 @@ def test_copies_on_one_line(project: Project) -> None:
 
 
 def test_a_method_on_a_line_of_its_own(project: Project) -> None:
-    """Since Python 3.11 the call is on the line of its name, before on that of the expression."""
+    """Since Python 3.11 the line of a call is the line of its name. Before, it was the line of the expression."""
     project.write("import torch\noptimizer = (torch.optim\n    .AdamW(model.parameters()))\n")
     for piece in ("optimizer =", ".AdamW"):
         edit = argument(project.site(piece), "fused", "True", "AdamW")
@@ -307,7 +307,7 @@ def test_a_source_that_has_changed_is_refused(project: Project) -> None:
 
 
 def test_what_our_own_lines_moved_is_no_change_of_the_source(project: Project) -> None:
-    """A call and its variable were left to the user, and a statement above them was added since."""
+    """The edits of a call and of a variable were left to the user. Since then a statement was added above the call."""
     project.write(IMPORTS + "loader = getattr(torch.utils.data, 'DataLoader')(data)\n")
     threads = Edit("cpu_threads", "start", None, text="torch.set_num_threads(1)")
     variable = Edit("workers", "environment", None, argument="OMP_WAIT_POLICY", text="PASSIVE")

@@ -1,4 +1,4 @@
-"""Files: encodings, line endings, other people's code, diffs that apply, complete writes."""
+"""Files of a patch: encodings, line endings, code of other people, diffs that apply, and complete writes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_only_the_users_own_tree(tmp_path: Path) -> None:
 
 
 def test_a_session_from_another_machine(tmp_path: Path) -> None:
-    """Its paths are resolved relative to the script."""
+    """The paths of a session from another machine are resolved relative to the script."""
     session = made_session()
     here = SourceTree(session, tmp_path / "train.py", Path(session.cwd) / "train.py")
     assert here.file("/home/ada/project/train.py") == tmp_path / "train.py"
@@ -193,7 +193,7 @@ def test_all_files_or_none(tmp_path: Path) -> None:
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_bytes(b"old")
     files = [ChangedFile(tmp_path / "a.py", b"old", b"new"), ChangedFile(tmp_path / "b.py", b"another", b"new")]
-    with pytest.raises(PatchError, match=r"b.py was changed while"):
+    with pytest.raises(PatchError, match=r"b.py changed while"):
         write(files)
     with pytest.raises(PatchError, match="Nothing was written"):
         write([files[0], ChangedFile(tmp_path / "missing/c.py", b"", b"new")])

@@ -205,13 +205,13 @@ def test_what_is_kept_is_detached(project: Project, source: str, after: str) -> 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("sum(kept).backward()", "gives kept to sum(kept).backward()"),
-        ("whole = torch.stack(kept).mean()\nwhole.backward()", "gives whole to whole.backward()"),
-        ("for one in kept: one.backward()", "gives one to one.backward()"),
-        ("[one.backward() for one in kept]", "walks kept back"),
+        ("sum(kept).backward()", "uses kept in sum(kept).backward()"),
+        ("whole = torch.stack(kept).mean()\nwhole.backward()", "uses whole in whole.backward()"),
+        ("for one in kept: one.backward()", "uses one in one.backward()"),
+        ("[one.backward() for one in kept]", "may call backward on kept"),
         ("self.kept = kept", "self.kept is used by more than one"),
-        ("step(kept)", "gives kept to step()"),
-        ("g = torch.autograd.grad(kept[0], weight)", "gives kept to torch.autograd.grad()"),
+        ("step(kept)", "uses kept in step()"),
+        ("g = torch.autograd.grad(kept[0], weight)", "uses kept in torch.autograd.grad()"),
     ],
 )
 def test_values_that_backward_may_need_keep_their_graph(project: Project, line: str, reason: str) -> None:
@@ -240,7 +240,7 @@ def test_findings_become_edits() -> None:
     assert [edit.kind for edit in edits] == kinds
     assert (edits[0].text, edits[0].argument, edits[4].call) == ("total += loss.detach()", ".double()", "losses")
     assert edits[6].text == "self.losses.append(loss.detach())" and "torch.stack" in edits[6].reason
-    # On the CPU there is no wait for a sum. The cost is the loop around it, which the author must change.
+    # On the CPU, reading a sum does not wait. The loop around the sum takes the time, and the author must change it.
     (by_hand,) = cures(msgspec.structs.replace(made_session(), findings=findings[:1]))
     assert (by_hand.kind, by_hand.text) == ("by_hand", "by hand")
 

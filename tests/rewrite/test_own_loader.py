@@ -1,4 +1,4 @@
-"""slipstream.DataLoader in the place of torch's: the right call and one import, or a refusal with a reason."""
+"""slipstream.DataLoader replaces torch's DataLoader in the right call with one import, or is refused with a reason."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_call_and_one_import(project: Project, name: str) -> None:
 LEFT = {
     "subclass": (
         "class Mine(DataLoader):\n    pass\n\nloader = Mine(data)\n",
-        "Mine is not torch's DataLoader itself: let it use, or be derived from, slipstream.DataLoader",
+        "Mine is not torch's DataLoader itself: make it use, or derive it from, slipstream.DataLoader",
     ),
     "super": (
         "class Mine(DataLoader):\n    def __init__(self, data):\n        loader = super().__init__(data)\n",
@@ -74,7 +74,7 @@ LEFT = {
         "Medical is not torch's DataLoader itself",
     ),
     "name_taken": ("slipstream = 3\nloader = DataLoader(data)\n", "uses the name slipstream for something else"),
-    "stars": ("loader = DataLoader(*arguments)\n", "*arguments: give it there"),
+    "stars": ("loader = DataLoader(*arguments)\n", "*arguments: add the argument there"),
 }
 
 

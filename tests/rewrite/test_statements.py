@@ -73,7 +73,7 @@ def test_a_last_line_without_an_ending(project: Project) -> None:
 
 
 def test_start_comes_behind_the_import_of_torch(project: Project) -> None:
-    """An import that must come before torch's is in a block of its own above it."""
+    """The script may have an import above the block of imports with torch, because it must come before torch."""
     above = "import os\ntry:\n    import comet_ml\nexcept ImportError:\n    comet_ml = None\n"
     project.write(f"{above}import numpy, torch\nimport yaml\nif os.sep:\n    pass\nimport val\n")
     expected = (
@@ -86,7 +86,7 @@ def test_start_comes_behind_the_import_of_torch(project: Project) -> None:
     ("source", "reason"),
     [
         ("import os\ntry:\n    import torch\nexcept ImportError:\n    pass\n", "does not import torch at its top"),
-        ("import torch\nif big:\n    torch.set_num_threads(4)\n", "train.py:3 says torch.set_num_threads(4)"),
+        ("import torch\nif big:\n    torch.set_num_threads(4)\n", "train.py:3 has torch.set_num_threads(4)"),
         ("from trainer import main\nmain()\n", "does not import torch at its top"),
         ("from torch import nn\ntorch = None\n", "the name torch for something else"),
     ],
@@ -98,7 +98,7 @@ def test_start_is_left(project: Project, source: str, reason: str) -> None:
 
 def test_a_flag_that_is_assigned(project: Project) -> None:
     project.write("import torch\ntorch.backends.cudnn.benchmark = False\n")
-    assert "train.py:2 says" in project.why_left(start("torch.backends.cudnn.benchmark = True"))
+    assert "train.py:2 has" in project.why_left(start("torch.backends.cudnn.benchmark = True"))
 
 
 def variable(name: str = "OMP_WAIT_POLICY") -> Edit:
@@ -124,7 +124,7 @@ def test_before_the_imports(project: Project) -> None:
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("import time\n", "imports nothing that would read it"),
+        ("import time\n", "imports nothing that reads the variable"),
         ("import torch, os\nos.environ['OMP_WAIT_POLICY'] = 'ACTIVE'\n", "line 2 sets OMP_WAIT_POLICY"),
         ("os = None\nimport torch\n", "the name os for something else"),
     ],
@@ -298,7 +298,7 @@ def test_scaler(project: Project) -> None:
         ("        schedule.step()", "        schedule.step()\n        other.backward()", "the loss.backward() is not"),
         ("torch.nn.utils.clip", "weight.grad.mul_(2)\n        clip", "gradients are used"),
         ("def train(model, loader):", "def train(model, loader, scaler):", "the name scaler is already used"),
-        ("torch.optim.SGD", "make", "one name to one SGD"),
+        ("torch.optim.SGD", "make", "exactly one SGD(...) to a name"),
     ],
 )
 def test_scaler_is_left(project: Project, before: str, after: str, reason: str) -> None:
@@ -322,7 +322,7 @@ def test_another_name_where_it_trains(project: Project) -> None:
     [
         ("y = model(x)\ny.backward()\n", "not in a loop that trains"),
         ("for x in d:\n    y = model(x)\n", "not in a loop that trains"),
-        ("for x in d:\n    y = model(x)\n    y.backward()\n    model = other\n", "becomes something else"),
+        ("for x in d:\n    y = model(x)\n    y.backward()\n    model = other\n", "assigns another value to"),
         ("compiled = 1\nfor x in d:\n    y = model(x)\n    y.backward()\n", "the name compiled is already used"),
     ],
 )
@@ -332,7 +332,7 @@ def test_another_name_is_left(project: Project, source: str, reason: str) -> Non
 
 
 def test_statements_of_one_technique_are_written_together(project: Project) -> None:
-    """Weights in channels_last without their images gain nothing."""
+    """Weights in channels_last gain nothing if the images have another layout."""
     project.write("import torch\no = torch.optim.SGD(groups)\nloss = model(x)\n")
     turned = Edit("channels_last", "before", project.site("o ="), call="SGD", text="{model}" + LAYOUT)
     project.why_left(turned, images(project.site("loss")))

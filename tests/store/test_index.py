@@ -1,4 +1,4 @@
-"""The index of sessions is a copy of the files. It is repaired whatever happens to the index or the files."""
+"""The index of sessions is a copy of fields of the files. It is repaired after any damage."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from slipstream.testing.made_verdicts import made_tuning
 
 
 def _saved(**fields: Any) -> Session:
-    """A made session as version 1 saved it, decoded again."""
+    """Returns a synthetic session as schema 1 saved it, decoded again."""
     raw = msgspec.to_builtins(made_session())
     for name in ("diagnosis_notes", "idle_gpu", "no_overlay"):
         del raw[name]
@@ -28,7 +28,7 @@ def test_todays_sessions_are_decoded_as_they_are() -> None:
 
 
 def test_notes_stay_and_a_diagnosis_adds_none() -> None:
-    """The note of the diagnosis has older words, so that it cannot be told from the notes of the trial."""
+    """The note of the diagnosis has other words than today, so it cannot be told from the notes of the trial."""
     session = _saved(notes=["told by the trial", "said by an older diagnosis"], environment=_loaded())
     assert session.notes == ["told by the trial", "said by an older diagnosis"] and session.diagnosis_notes is None
     again = diagnose(session)

@@ -74,7 +74,7 @@ def test_only_regular_files_are_read_and_written(project: Path, victim: Path, pl
 
 def test_file_with_a_second_hard_link_is_not_appended_to(project: Path, victim: Path) -> None:
     os.link(victim, project / "journal")
-    with pytest.raises(UnsafeFileError, match="second name"):
+    with pytest.raises(UnsafeFileError, match="another name"):
         append_file(project / "journal", b"more")
     assert victim.read_bytes() == SECRET
 
@@ -193,7 +193,7 @@ def test_download_inside_the_project_is_trusted(project: Path) -> None:
 
 @pytest.mark.parametrize("inner", ["data/link/.bashrc", "data"])
 def test_a_planted_download_inside_another_is_dropped(project: Path, victim: Path, inner: str) -> None:
-    """The path of the inner one leads through a link that the outer one brings."""
+    """The path of the inner folder leads through a link inside the outer folder."""
     tree = project / ".slipstream" / "kept" / "fedcba9876543210" / "tree"
     tree.mkdir(parents=True)
     (tree / "link").symlink_to(victim.parent)

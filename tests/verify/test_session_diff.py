@@ -146,7 +146,7 @@ def test_a_difference_that_the_load_can_explain_is_none() -> None:
     quiet = diagnose(with_load(made_session(num_steps=40), []))
     found = compare(quiet, diagnose(with_load(made_session(num_steps=40), [0.2] * 40)))
     assert found.outcome == "unsure" and [(one.session, one.when) for one in found.busy] == [("after", "more")]
-    assert "other programs used 0.20 of 2 cores more during after, which may be the difference" in sentence(found)
+    assert "other programs used 0.20 of 2 cores more during after, which may explain the difference" in sentence(found)
     slower = diagnose(with_load(made_session(num_steps=40, forward_ms=20.0), [0.2] * 40))
     assert compare(quiet, slower).outcome == "slower", "the load is not enough for that"
     faster = diagnose(with_load(made_session(num_steps=40, forward_ms=5.0), [0.2] * 40))

@@ -1,4 +1,4 @@
-"""Messages over the baton's socket arrive complete and in order, however they are split; long addresses work."""
+"""Messages over the baton's socket arrive complete and in order, even if they are split. Long addresses work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function becomes a script that a new process can run. A function that cannot is refused with the reason."""
+"""A function becomes a script that a new process can run. Other functions are refused with the reason."""
 
 from __future__ import annotations
 

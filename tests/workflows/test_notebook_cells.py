@@ -77,7 +77,7 @@ def test_star_imports_may_define_any_name() -> None:
 
 @pytest.mark.parametrize("cell", ["get_ipython().run_cell_magic('writefile', 'x.py', 'WIDTH = 4')", "# no cell at all"])
 def test_a_name_that_no_cell_defines_is_an_error_that_names_it(cell: str) -> None:
-    with pytest.raises(ValueError, match=r"train\(\) needs WIDTH, and no plain cell .* defines it"):
+    with pytest.raises(ValueError, match=r"train\(\) needs WIDTH, and no ordinary cell .* defines it"):
         needed_source([cell, "def train():\n    return [WIDTH] + list(range(3))\n"], "train")
 
 

@@ -85,7 +85,7 @@ def _measure(quick: bool, folder: Path, *, show: bool) -> SpeedTest:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    from slipstream.machine.speedtest.run import QUICK, SpeedtestProgress, SpeedtestRun
+    from slipstream.machine.speedtest.run import QUICK, SpeedtestOptions, SpeedtestRun
 
     columns = (BarColumn(24), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     console = Console(stderr=True)
@@ -95,4 +95,4 @@ def _measure(quick: bool, folder: Path, *, show: bool) -> SpeedTest:
         def tell(what: str, share: float) -> None:
             progress.update(bar, description=what, completed=share)
 
-        return SpeedtestRun(folder, QUICK if quick else SpeedtestProgress(), tell).run()
+        return SpeedtestRun(folder, QUICK if quick else SpeedtestOptions(), tell).run()

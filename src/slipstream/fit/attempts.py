@@ -1,7 +1,7 @@
 """Trials that show whether a batch size or a recipe runs within a memory limit, and how fast it is.
 
-Each trial is a separate process, so it can run out of memory without harm. The decisions are made in `search` and
-`memory_techniques`.
+Each trial is a separate process, so a trial can run out of memory without harm. The modules `search` and
+`memory_techniques` decide what is tried.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from slipstream.tuning.progress import ProgressListener
 from slipstream.verify.confidence_sequence import ConfidenceSequence
 from slipstream.wire.backend import RaceBackend
 
-NUM_STEPS: Final = 2  # after the warm-up, whose first step is the optimizer's first
-_FEWEST_STEPS: Final = 2  # if the script ends by itself: it has updated the weights and begun another step
+NUM_STEPS: Final = 2  # steps after the warm-up, which includes the optimizer's first step
+# A script that ends by itself counts as run after two steps: it has updated the weights and begun another step.
+_FEWEST_STEPS: Final = 2
 _ROUNDS: Final = 16
 _FEWEST_ROUNDS: Final = 6
-_AT_LEAST: Final = 3  # rounds, if steps are so long that more rounds would leave no time for other candidates
-_RACE_SHARE: Final = 0.15  # of the time that is left
-_KNOWN: Final = 1.1  # upper over lower end of the interval; a narrower interval is of no use to the user
+_AT_LEAST: Final = 3  # rounds of a race with very long steps, because more rounds would leave no time for other races
+_RACE_SHARE: Final = 0.15  # the share of the time left that one race may take
+_KNOWN: Final = 1.1  # a race ends when the upper end of the interval divided by the lower end is at most this
 _BLOCK_S: Final = 0.3
 _MOST_BLOCK_STEPS: Final = 200
 _NEVER_RACED = Speed(1.0, 1.0, 1.0)
@@ -44,7 +45,7 @@ _NEVER_RACED = Speed(1.0, 1.0, 1.0)
 
 class FitBackend(RaceBackend, Protocol):
     def bound(self, trial: int, limit_bytes: int) -> None:
-        """Limit the trial to this number of bytes when it starts."""
+        """Limits the trial to this number of bytes when it starts."""
         ...
 
 
@@ -54,7 +55,7 @@ class FitRun(msgspec.Struct, frozen=True):
     batch_size: int
     recipe: Recipe = Recipe()
     is_held: bool = True
-    sets_batch: str = ""  # the technique that sets the batch size; "" if it is the script's own size
+    sets_batch: str = ""  # the technique that sets the batch size; "": the size is the script's own
 
     @property
     def whole(self) -> Recipe:
@@ -67,7 +68,7 @@ class FitRun(msgspec.Struct, frozen=True):
 
 
 class FitAttempts:
-    """Makes attempts on a backend, and collects them in `made`."""
+    """Makes attempts on a backend, and collects the attempts in `made`."""
 
     def __init__(
         self,
@@ -101,16 +102,17 @@ class FitAttempts:
     # --- does it run? -------------------------------------------------------------------------------------------------
 
     def run(self, fit_run: FitRun) -> FitAttempt:
-        """Run it for a few steps."""
+        """Runs the script for a few steps and returns the attempt."""
         trial = self._enter(fit_run)
         attempt = self._attempt(trial, fit_run)
         self._backend.leave(trial)
         return self._keep(attempt)
 
     def anchor(self, fit_run: FitRun) -> FitAttempt:
-        """Run it for a few steps, and use it as the anchor: the trial that `race` compares the others with.
+        """Runs the script for a few steps, and makes the trial the anchor: the trial that the others of a race are
+        compared with.
 
-        The trial ends afterwards, so that it holds no memory. A race starts it again.
+        The trial ends afterwards, so that it holds no memory. A race starts the trial again.
         """
         trial = self._enter(fit_run)
         attempt = self._attempt(trial, fit_run)
@@ -161,9 +163,9 @@ class FitAttempts:
     # --- how fast is it? ----------------------------------------------------------------------------------------------
 
     def race(self, fit_run: FitRun) -> tuple[FitAttempt, TrialRecord]:
-        """Race it block by block against the anchor.
+        """Races the run block by block against the anchor.
 
-        The rate is in samples per second, or in steps per second if samples cannot be counted.
+        Rates are samples per second, or steps per second if samples cannot be counted.
         """
         assert self._anchor is not None
         trial = self._enter(fit_run)
@@ -216,10 +218,10 @@ class FitAttempts:
         return statistics.median(self._anchor_rates) if self._anchor_rates else None
 
     def losses_apart(self, record: TrialRecord) -> float | None:
-        """The largest relative difference between a loss of this trial and the anchor's loss of the same step.
+        """Returns the largest relative difference between a loss of this trial and the anchor's loss of the same step.
 
-        Only the first steps are compared: there, both trials have the same batches and began with the same weights.
-        None if there is no loss to compare.
+        Only the first steps are compared, because there both trials have the same batches and almost the same weights.
+        Returns None if there is no loss to compare.
         """
         theirs: dict[int, list[float]] = {}
         for step, loss in record.fingerprint.losses:
@@ -238,12 +240,12 @@ def judge(failure: Failure | None, is_held: bool) -> tuple[TrialOutcome, str]:
     if has_run_out(failure, is_held):
         return "ran_out", failure.detail
     if failure.kind == "ended" and (failure.num_steps or 0) >= _FEWEST_STEPS:
-        return "ran", f"{failure.detail}: it was not timed"
+        return "ran", f"{failure.detail}, so it was not timed"
     return ("ended" if failure.kind == "ended" else "failed"), failure.detail
 
 
 def has_run_out(failure: Failure, is_held: bool) -> bool:
-    """Whether memory ran out. In a process with a limit, a crash counts."""
+    """Whether memory ran out. In a process with a limit, a crash counts as memory that ran out."""
     return (is_held and failure.signal in CRASH_SIGNALS) or tells_shortage(failure.detail, is_held)
 
 

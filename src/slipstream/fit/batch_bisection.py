@@ -1,6 +1,7 @@
-"""Chooses the next batch size to try, between the largest that ran and the smallest that ran out of memory, until they
-are one percent apart. It guesses from the memory that earlier sizes used, and bisects if guesses fail. The variation in
-memory between runs of one size is kept free below the limit. Pure: the caller runs the sizes."""
+"""Chooses the next batch size to try. The size lies between the largest that ran and the smallest that ran out of
+memory. The search ends when these two are one percent apart. Sizes are guessed from the memory that earlier sizes used,
+or bisected if guesses fail. The memory of two runs of one size differs, so the largest difference that was seen is kept
+free below the limit. This module only computes. The caller runs the sizes."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from typing import Final
 
 from slipstream.memory.forecast import Forecast
 
-NARROW: Final = 0.01  # of the batch: the precision at which the limit counts as known
-SUITED: Final = 0.02  # of the batch: what a size that suits the hardware, plus the memory kept free, may cost
-_SPREAD: Final = 0.0025  # of the limit: the minimum difference between two starts of one script
+NARROW: Final = 0.01  # the share of the batch to which the limit is searched
+SUITED: Final = 0.02  # the share of the batch that may be given up for free memory and a size that suits the hardware
+_SPREAD: Final = 0.0025  # the least difference between two starts of one script, as a share of the limit
 _GUESSES: Final = 4  # guesses by linear extrapolation before the interval is bisected
-_BACK: Final = 0.95  # of a size that ran out of memory although the extrapolation predicted that it fits
+_BACK: Final = 0.95  # the next size after a guess that ran out of memory, as a share of the guess
 _MOST: Final = 1 << 20
 _SUITS_UP_TO: Final = 64  # multiples of higher powers of two are no better
 
@@ -22,7 +23,7 @@ Held = Callable[[int], float]  # batch size to bytes
 
 
 class BatchBisection:
-    """Call `next_size`, run that size, report `ran` or `ran_out`, and repeat until `next_size` returns None. Sizes are
+    """Call `next_size`, run this size, report `ran` or `ran_out`, and repeat until `next_size` returns None. Sizes are
     at least one and at most `most`."""
 
     def __init__(
@@ -32,14 +33,14 @@ class BatchBisection:
         self._own = own_batch
         self._most = max(1, most if most is not None else _MOST)
         self._predicted = predicted
-        self._held: dict[int, int] = {}  # of sizes that ran; 0: not known
+        self._held: dict[int, int] = {}  # maps sizes that ran to their memory; 0: not known
         self._failed: set[int] = set()
         self._num_guesses = 0
         self.spread_bytes = int(_SPREAD * limit_bytes)  # the largest difference in memory between two runs of one size
 
     @property
     def largest(self) -> int:
-        """Returns the largest size that ran, or 0. A size that ran once and failed another time does not count."""
+        """Returns the largest size that always ran, or 0."""
         return max((size for size in self._held if size < self.too_large), default=0)
 
     @property
@@ -48,7 +49,7 @@ class BatchBisection:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether memory, and not the amount of data, sets the limit."""
+        """Whether memory sets the limit. Otherwise the amount of data sets it."""
         return bool(self._failed)
 
     def ran(self, size: int, held_bytes: int = 0) -> None:
@@ -61,7 +62,7 @@ class BatchBisection:
         self._failed.add(size)
 
     def next_size(self) -> int | None:
-        """Returns the next size, or None if the limit is known and the answer has run."""
+        """Returns the next size, or None if the limit is known and the size that `answer` returns has run."""
         low, high = self.largest, self.too_large
         if high <= 1:
             return None
@@ -70,8 +71,8 @@ class BatchBisection:
         return min(max(self._propose(low, high), low + 1), high - 1)
 
     def answer(self) -> int:
-        """Returns a size a little below the largest that ran, so that it will run again, and one that suits the
-        hardware if that costs almost nothing. Returns the largest size itself if memory does not set the limit."""
+        """Returns a size a little below the largest that ran, so that the size will run again. It suits the hardware,
+        if such a size is hardly smaller. If memory does not set the limit, returns the largest size that ran."""
         wanted = self._wanted()
         return wanted if wanted in self._held else self.largest
 
@@ -84,7 +85,7 @@ class BatchBisection:
         return suit(safe, math.ceil((1.0 - SUITED) * low))
 
     def _bytes_each(self) -> float:
-        """Returns the bytes per additional sample, or 0.0 if not known."""
+        """Returns the bytes per additional sample, or 0.0 if they are not known."""
         known = sorted(size for size, held in self._held.items() if held)
         if len(known) > 1:
             return max(0.0, (self._held[known[-1]] - self._held[known[0]]) / (known[-1] - known[0]))
@@ -99,7 +100,7 @@ class BatchBisection:
             if not self._failed:
                 return 2 * low if low else self._own
             return (low + high) // 2
-        if guess <= low:  # by extrapolation `low` is the limit: confirm that the next size fails
+        if guess <= low:  # according to the guess `low` is the limit, so the next size should fail
             return low + step_at(low)
         if guess >= high and not self.is_bounded:
             return high - 1
@@ -123,8 +124,8 @@ class BatchBisection:
 
 
 def held_by(forecast: Forecast, own_batch: int, own_bytes: int) -> Held:
-    """Returns a function that predicts a process's memory at another batch size: the memory at its own size plus the
-    difference in tensors."""
+    """Returns a function that predicts a process's memory at another batch size. It is the memory at the script's own
+    size plus the difference in tensors."""
     own = forecast.peak_bytes(own_batch)
     return lambda size: own_bytes + forecast.peak_bytes(size) - own
 
@@ -134,8 +135,8 @@ def step_at(size: int) -> int:
 
 
 def suit(size: int, least: int) -> int:
-    """Returns, among the sizes from `least` to `size`, the largest multiple of the highest possible
-    power of two, up to 64."""
+    """Returns the size from `least` to `size` that is divisible by the highest power of two, up to 64. Of several such
+    sizes it is the largest."""
     power = _SUITS_UP_TO
     while power > 1:
         rounded = size - size % power

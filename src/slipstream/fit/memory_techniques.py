@@ -1,7 +1,7 @@
-"""Find what makes the script's own batch fit.
+"""Finds what makes the script's own batch fit.
 
-Every technique that saves memory is run under the limit, alone and, if none is enough, in pairs. Among those that run,
-the one that costs the least time is chosen.
+Every technique that saves memory is run under the limit: first alone and, if no technique is enough, in pairs. Of those
+that run, the one that costs the least time is chosen.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from slipstream.tuning.candidates import is_looser
 
 _MOST_SETTINGS: Final = 8
 _MOST_PAIRS: Final = 4
-# The largest relative difference of a loss in the first steps for a technique that claims to compute the same. Every
-# trial records these losses, so the check costs nothing.
+# The largest relative difference of a loss in the first steps that a technique may cause. Every trial records these
+# losses, so the check takes no time.
 _SAME: Final = 1e-2
 
 Known = Mapping[str, Technique]
-# Chooses the next setting, given the settings that were tried and whether each of them ran. None: there are no more.
+# Chooses the next setting, given the settings that were tried and whether each of them ran. None: no setting is left.
 Next = Callable[[Mapping[Setting, bool]], "Setting | None"]
 
 
@@ -45,7 +45,7 @@ def make_room(
 ) -> MemoryGap:
     notes: list[str] = []
     tried: dict[str, list[FitAttempt]] = {}
-    inert: set[str] = set()  # techniques without effect on this script; they are not tried in pairs either
+    inert: set[str] = set()  # techniques without effect on this script, which are not tried in pairs
     for ident, next_setting in _candidates(observation, known, order, notes):
         tried[ident] = list(_try_settings(trials, own_batch, ident, next_setting, notes, inert))
     made = [trial for each in tried.values() for trial in each]
@@ -81,10 +81,10 @@ def _candidates(
 
 
 def _go_on(settings: Sequence[Setting], ran: Mapping[Setting, bool]) -> Setting | None:
-    """The next setting in the list.
+    """Returns the next setting in the list, or None.
 
     Settings that are names are all tried. Settings that are numbers save more and cost more from one to the next, so
-    the first that runs is the cheapest.
+    the first that runs is the cheapest, and the rest is not tried.
     """
     if any(_is_number(setting) and is_enough for setting, is_enough in ran.items()):
         return None
@@ -92,9 +92,11 @@ def _go_on(settings: Sequence[Setting], ran: Mapping[Setting, bool]) -> Setting 
 
 
 def _climb(ladder: Sequence[Setting], ran: Mapping[Setting, bool]) -> Setting | None:
-    """The next setting of a ladder, which goes from the weakest and cheapest setting to the strongest.
+    """Returns the next setting of a ladder, or None. A ladder goes from the weakest and cheapest setting to the
+    strongest.
 
-    The strongest is tried first: if it is not enough, no other is. Bisection then finds the weakest that is enough.
+    The strongest setting is tried first. If it is not enough, no other setting is. Otherwise bisection finds the
+    weakest setting that is enough.
     """
     weak = max((at for at, setting in enumerate(ladder) if ran.get(setting) is False), default=-1)
     enough = min((at for at, setting in enumerate(ladder) if ran.get(setting)), default=len(ladder))
@@ -104,7 +106,7 @@ def _climb(ladder: Sequence[Setting], ran: Mapping[Setting, bool]) -> Setting | 
 
 
 def _settings(technique: Technique, observation: Observation) -> list[Setting]:
-    """The settings that the technique proposes, followed by the others that it allows, which are stronger."""
+    """Returns the settings that the technique proposes, followed by the others that it allows, which are stronger."""
     proposed = list(technique.settings(observation))
     allowed: Sequence[Setting] = getattr(technique, "VALUES", ())
     return proposed + ([one for one in allowed if one not in proposed] if len(allowed) <= _MOST_SETTINGS else [])
@@ -116,7 +118,7 @@ def _try_settings(
     ran: dict[Setting, bool] = {}
     while (setting := next_setting(ran)) is not None:
         if not trials.has_time:
-            notes.append(f"there was no time for {Choice(ident, setting)}")
+            notes.append(f"There was no time to try {Choice(ident, setting)}.")
             return
         trial, record = _try(trials, FitRun(own_batch, Recipe((Choice(ident, setting),))))
         yield trial
@@ -135,14 +137,14 @@ def _try(trials: FitAttempts, fit_run: FitRun) -> tuple[FitAttempt, TrialRecord]
     trial, record = trials.race(fit_run) if trials.has_anchor else _alone(trials, fit_run)
     apart = trials.losses_apart(record)
     if trial.outcome == "ran" and apart is not None and apart > _SAME:
-        reason = f"it runs, but its losses are off by {apart:.1%} of those without it"
+        reason = f"it runs, but its losses differ by {apart:.1%} from those without it"
         trial = msgspec.structs.replace(trial, outcome="failed", reason=reason)
         trials.made[-1] = trial
     return trial, record
 
 
 def _alone(trials: FitAttempts, fit_run: FitRun) -> tuple[FitAttempt, TrialRecord]:
-    """Run it without a race: the script as it is does not run even without a limit, so there is no anchor."""
+    """Tries a run without a race. There is no anchor if the script as it is does not run even without a limit."""
     from slipstream.records import TrialSpec
 
     trial = trials.run(fit_run)
@@ -151,7 +153,7 @@ def _alone(trials: FitAttempts, fit_run: FitRun) -> tuple[FitAttempt, TrialRecor
 
 
 def _why_no_effect(ident: str, record: TrialRecord) -> str:
-    """Why the technique changed nothing, in its own words; "" if it changed something."""
+    """Returns why the technique declined, in its own words, or "" if it changed something."""
     if any(change.technique == ident for change in record.changes):
         return ""
     return next((note.text for note in record.declined if note.technique == ident), "")
@@ -160,7 +162,7 @@ def _why_no_effect(ident: str, record: TrialRecord) -> str:
 def _try_pairs(
     trials: FitAttempts, own_batch: int, tried: Mapping[str, Sequence[FitAttempt]], known: Known
 ) -> list[FitAttempt]:
-    """Try pairs of techniques that have no conflict, each at its strongest setting, if no single one is enough."""
+    """Tries pairs of techniques that have no conflict, each at its strongest setting."""
     conflicts = find_conflicts({ident: known[ident].CARD for ident in tried})
     strongest = {ident: _strongest([one.recipe.choices[0] for one in each]) for ident, each in tried.items() if each}
     pairs = [
@@ -172,19 +174,21 @@ def _try_pairs(
 
 
 def _weigh_unheld(trials: FitAttempts, own_batch: int, tried: Mapping[str, Sequence[FitAttempt]]) -> None:
-    """Measure what each technique needs without a limit, so that the user need not guess which limit would do."""
+    """Measures how much memory the script needs with each technique, without a limit. So the user learns which limit
+    would be enough."""
     for each in tried.values():
         if each and trials.has_time:
             trials.run(FitRun(own_batch, Recipe((_strongest([one.recipe.choices[0] for one in each]),)), is_held=False))
 
 
 def _strongest(choices: Sequence[Choice]) -> Choice:
-    """The last of the settings if they are numbers. The first if they are names: it is the technique's best guess."""
+    """Returns the last setting if settings are numbers. If they are names, returns the first, which the technique
+    prefers."""
     return choices[-1 if _is_number(choices[0].setting) else 0]
 
 
 def _cost(trial: FitAttempt) -> float:
-    """The relative time for a sample. Attempts that were not timed sort last."""
+    """Returns the relative time for a sample. For attempts that were not timed, it is larger than for all others."""
     if trial.rate is not None:
         return 1.0 / trial.rate.ratio
     return 1e3 + (trial.step_ms or 1e9)

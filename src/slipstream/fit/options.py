@@ -1,4 +1,4 @@
-"""The options of a fit, which are complete and checked before anything starts, and the error for one that fails."""
+"""The options of a fit, and the error that a fit without a solution raises."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ FIT_BUDGET_S = 300.0  # enough for a dozen starts of most scripts
 
 
 class FitError(Exception):
-    """There is no solution. The message tells the user what does not fit, and what would."""
+    """There is no solution. The message tells the user what does not fit, and what would fit."""
 
 
 class FitOptions(msgspec.Struct, frozen=True):
     limit_bytes: int
     limit_source: str = "--memory-limit"
-    # True (--fit): find the largest and the fastest batch. False: find only whether the script's own batch fits, and
+    # True (--fit): the largest and the fastest batch are searched. False: only the script's own batch is tried, and
     # what makes it fit.
     finds_batch: bool = True
-    races: bool = True  # False: find the largest batch, but not the fastest
+    races: bool = True  # False: the largest batch is searched, but not the fastest
     budget_s: float = FIT_BUDGET_S
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()

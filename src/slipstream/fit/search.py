@@ -1,8 +1,8 @@
-"""Find what fits within a memory limit.
+"""Finds what fits within a memory limit.
 
-The search answers whether the script's own batch fits and, if not, which techniques make it fit. With --fit it also
-finds the largest and the fastest batch. Every answer was run under the limit. A recipe with another batch size is kept
-only if the user allowed it.
+The search finds whether the script's own batch fits and, if not, which techniques make the batch fit. With --fit it
+also finds the largest and the fastest batch. Every result ran under the limit. A recipe with another batch size is kept
+only if the user allowed another batch size.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from slipstream.techniques._core.observation import Observation
 from slipstream.tuning.progress import ProgressListener
 
 BATCH_CLAIM: Final = "loader.batch_size"  # the claim of the technique that sets the batch size
-_EQUAL: Final = 0.99  # of the best rate: a smaller difference does not matter to the user
-_MUCH: Final = 0.01  # of the limit: if two starts with the same batch differ by more, the user is told
+_EQUAL: Final = 0.99  # rates from this share of the best rate on count as equal; the difference does not matter
+_MUCH: Final = 0.01  # the user is told if two starts with the same batch differ by more than this share of the limit
 _MOST_RACED: Final = 5  # batch sizes, besides the script's own
-_EDGE_SHARE: Final = 0.6  # of the time, for finding the largest batch; the rest is for the fastest
+_EDGE_SHARE: Final = 0.6  # the share of the time for finding the largest batch; the rest is for the fastest
 
 
 def fit(
@@ -38,7 +38,7 @@ def fit(
     tell: ProgressListener,
     techniques: Mapping[str, Technique] | None = None,
 ) -> Fitting:
-    """Search what fits. `session` is of a trial that observed the memory of a step.
+    """Searches what fits. `session` comes from a trial that observed the memory of a step.
 
     Raises FitError if there is no solution. Its message says what would fit.
     """
@@ -116,17 +116,17 @@ class _Fit:
         limit, parameters = self._order.limit_bytes, self._parameter_bytes
         if limit < parameters:
             raise FitError(
-                f"the parameters alone take {in_binary(parameters)}, and the limit is {in_binary(limit)}."
+                f"the parameters alone take {in_binary(parameters)}, but the limit is {in_binary(limit)}."
                 f"{self._would_fit()}"
             )
 
     def _would_fit(self, base: FitAttempt | None = None) -> str:
-        """A sentence with an estimate of the limit in which a batch of one would run."""
+        """Returns a sentence with an estimate of the limit in which a batch of one would run, or ""."""
         if self._forecast is None:
             return ""
         if base is not None and base.peak_bytes:
-            return f" A batch of one needs about {in_binary(self._held(base)(1))} in all."
-        return f" The tensors alone, for a batch of one, take about {in_binary(self._forecast.peak_bytes(1))}."
+            return f" A batch of one needs about {in_binary(self._held(base)(1))} in total."
+        return f" The tensors of a batch of one alone take about {in_binary(self._forecast.peak_bytes(1))}."
 
     def _held(self, base: FitAttempt) -> Held:
         assert self._forecast is not None and base.peak_bytes is not None
@@ -138,14 +138,15 @@ class _Fit:
         if answer is None or not answer.is_yes:
             why = answer.reason if answer is not None else "no technique sets it"
             raise FitError(
-                f"the batch cannot be changed from outside: {why}. `slipstream memory` shows what a batch needs;"
+                f"the batch cannot be changed from outside: {why}. `slipstream memory` shows what a batch needs."
                 " `slipstream tune --memory-limit SIZE` without --fit finds what makes the script's own batch fit."
             )
 
     # --- the script as it is ------------------------------------------------------------------------------------------
 
     def _try_unheld(self) -> FitAttempt | None:
-        """Run the script as it is without a limit, as the reference for everything else. None if it ran out."""
+        """Runs the script as it is without a limit, as the reference for all other attempts. Returns None if it ran out
+        of memory."""
         base = self._trials.anchor(FitRun(self._own, is_held=False))
         if base.outcome == "ran_out":
             self._notes.append("The script as it is ran out of memory even without the limit.")
@@ -154,8 +155,8 @@ class _Fit:
             raise FitError(f"the script as it is could not be tried: {base.reason}")
         if self._order.limit_bytes < base.start_bytes:
             raise FitError(
-                f"before its first step the process holds {in_binary(base.start_bytes)} already (its parameters are"
-                f" {in_binary(self._parameter_bytes)} of that), and the limit is {in_binary(self._order.limit_bytes)}."
+                f"the process already holds {in_binary(base.start_bytes)} before its first step (the parameters are"
+                f" {in_binary(self._parameter_bytes)} of that), but the limit is {in_binary(self._order.limit_bytes)}."
                 f"{self._would_fit(base)}"
             )
         return base
@@ -174,22 +175,22 @@ class _Fit:
                 break
             self._take(edge, self._trials.run(self._fit_run(size or edge.answer())))
             if not edge.largest and edge.too_large <= 1:
-                need = self._would_fit(base) or " Give it more."
+                need = self._would_fit(base) or " Give a larger limit."
                 limit = in_binary(self._order.limit_bytes)
                 raise FitError(f"not even a batch of one runs within {limit}.{need}")
         if edge.spread_bytes > _MUCH * self._order.limit_bytes:
             self._notes.append(
-                f"Two starts with the same batch differed by {in_binary(edge.spread_bytes)}, so the largest batch is"
-                " known only to within that. The layout of the heap differs from start to start. To reduce the"
-                " difference, set MALLOC_MMAP_THRESHOLD_=131072 in the environment: glibc then maps every large block"
-                " separately."
+                f"The memory of two starts with the same batch differed by {in_binary(edge.spread_bytes)}, so the"
+                " largest batch is not known more exactly. The layout of the heap differs from start to start. To"
+                " reduce the difference, set MALLOC_MMAP_THRESHOLD_=131072 in the environment, so that glibc maps every"
+                " large block separately."
             )
         if not edge.is_bounded:
-            self._notes.append(f"No batch was too large: a batch of {edge.largest} holds all of the data.")
+            self._notes.append(f"No batch was too large. A batch of {edge.largest} contains all of the data.")
         return edge.answer()
 
     def _is_confirmed(self, edge: BatchBisection) -> bool:
-        """Whether the answer ran twice. So close to the limit, a single success may be chance."""
+        """Whether the answer ran twice. Close to the limit, a single success may be chance."""
         times = [one for one in self._trials.made if one.is_held and one.batch_size == edge.answer()]
         return len(times) > 1 or not edge.is_bounded
 
@@ -198,10 +199,12 @@ class _Fit:
             edge.ran(trial.batch_size, trial.peak_bytes or 0)
         elif trial.outcome == "ran_out":
             edge.ran_out(trial.batch_size)
-        elif trial.outcome == "ended":  # there are so few batches that no larger size can be tried either
-            self._notes.append(f"With batches of {trial.batch_size}, the data has so few that the script ends at once.")
+        elif trial.outcome == "ended":  # there are too few batches, so no larger size can be tried
+            self._notes.append(
+                f"With batches of {trial.batch_size}, the data has so few batches that the script ends at once."
+            )
             edge.ran_out(trial.batch_size)
-        elif self._runs_unheld(trial.batch_size):  # a library that gets no memory may fail with any message
+        elif self._runs_unheld(trial.batch_size):  # without memory, a library may fail with any message
             edge.ran_out(trial.batch_size)
         else:
             raise FitError(f"the script does not train with batches of {trial.batch_size}: {trial.reason}")
@@ -211,7 +214,7 @@ class _Fit:
         return self._trials.run(msgspec.structs.replace(self._fit_run(size), is_held=False)).outcome == "ran"
 
     def _refuse_unmoved(self, trial: FitAttempt) -> None:
-        """Raise FitError if the batch size was not set, because the attempt then shows nothing about that size."""
+        """Raises FitError if the batch size was not set, because then the attempt shows nothing about the size."""
         refusals = [note.text for note in trial.declined if note.technique == self._sets_batch]
         is_set = any(change.technique == self._sets_batch for change in trial.changes)
         if trial.batch_size != self._own and refusals and not is_set:
@@ -224,12 +227,12 @@ class _Fit:
 
     def _find_fastest(self, largest: int) -> int | None:
         if not self._trials.has_anchor:
-            self._notes.append("The fastest batch was not searched: the script as it is does not run.")
+            self._notes.append("The fastest batch was not searched, because the script as it is does not run.")
             return None
         raced = []
         for size in ladder(self._own, largest):
             if not self._trials.has_time:
-                self._notes.append("There was no time to race more batch sizes: a longer --budget races them.")
+                self._notes.append("There was no time to race more batch sizes. A longer --budget races them.")
                 break
             trial, _ = self._trials.race(self._fit_run(size))
             if trial.outcome == "ran" and trial.rate is not None:
@@ -241,11 +244,12 @@ class _Fit:
     # --- what makes the batch fit -------------------------------------------------------------------------------------
 
     def _make_room(self) -> MemoryGap:
-        self._tell.note("this batch does not fit: trying techniques that save memory")
+        self._tell.note("the script's batch does not fit: trying techniques that save memory")
         return make_room(self._trials, self._own, self._observation, self._known, self._order)
 
     def _choose(self, room: MemoryGap, fastest: int | None) -> Recipe:
-        """Prefer a recipe that keeps the batch size. Choose another batch size only if the user allowed it."""
+        """Returns the cheapest recipe with the script's batch size. Without one, returns the fastest batch size, if the
+        user allowed another batch size."""
         if room.cheapest is not None:
             return room.cheapest.recipe
         if self._order.allow == "different" and fastest is not None and fastest != self._own:
@@ -255,16 +259,18 @@ class _Fit:
 
 def _out_of_time(edge: BatchBisection, size: int | None) -> str:
     if size is None or size < edge.largest:
-        return f"There was no time to run a batch of {edge.answer()} a second time: a longer --budget confirms it."
+        return (
+            f"There was no time to run a batch of {edge.answer()} a second time. A longer --budget confirms the size."
+        )
     between = f"between {edge.largest} and {edge.too_large - 1}"
-    return f"There was no time to search further: the largest batch is {between}. A longer --budget finds it."
+    return f"There was no time to search further. The largest batch is {between}. A longer --budget finds it."
 
 
 def ladder(own: int, largest: int) -> list[int]:
-    """The batch sizes to race, the largest first.
+    """Returns the batch sizes to race, the largest first.
 
     These are the largest size, the script's own size doubled repeatedly, and half of the script's own size. If the
-    script's own size does not fit, half of the largest size takes the place of the last one.
+    script's own size does not fit, it is half of the largest size instead.
     """
     sizes = {own * 2**power for power in range(1, 12) if own * 2**power < 0.9 * largest}
     sizes = set(sorted(sizes, reverse=True)[: _MOST_RACED - 2])
@@ -274,10 +280,10 @@ def ladder(own: int, largest: int) -> list[int]:
 
 
 def fastest_of(raced: list[FitAttempt], own: int) -> int | None:
-    """The fastest batch size. `own` is the script's own size, whose rate is 1, or 0 if it does not run.
+    """Returns the fastest batch size. `own` is the script's own size, whose rate is 1, or 0 if this size does not run.
 
-    Among sizes that are as fast as the best, the script's own size wins. Next comes the size that is divisible by the
-    highest power of two, because it suits the hardware, and then the smallest.
+    Of several sizes that are as fast as the best, the script's own size is preferred. The next preference is the size
+    that is divisible by the highest power of two, because it suits the hardware, and then the smallest size.
     """
     rates = {trial.batch_size: trial.rate.ratio for trial in raced if trial.rate is not None}
     if own:

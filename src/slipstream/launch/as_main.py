@@ -1,5 +1,6 @@
-"""Runs a script in this process exactly as `python train.py ARGS` or `python -m pkg.train ARGS` would run it, and lets
-the interpreter end as it would have ended. Of the seams this module knows only the exception that stops a trial."""
+"""Runs a script in this process exactly as `python train.py ARGS` or `python -m pkg.train ARGS` would run the script.
+The interpreter also ends as it would have ended. Of the seams this module uses only the exception that stops a trial.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ class LaunchError(Exception):
 
 
 def launch(script: Sequence[str], on_end: Callable[[Ending], None]) -> None:
-    """Runs the script to its end. An exception of the script propagates unchanged. Callers must not catch it, so that
-    the interpreter itself prints it and chooses the exit code. `on_end` is called before that."""
+    """Runs the script to its end. An exception of the script propagates unchanged. Callers must not catch the
+    exception, so that the interpreter itself prints it and chooses the exit code. `on_end` is called before the
+    exception propagates."""
     start_ns = time.perf_counter_ns()
 
     def end(reason: Any, exit_code: int, message: str = "") -> None:
@@ -69,7 +71,7 @@ def interpreter_flags() -> list[str]:
 
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     if getattr(sys.stdout, "write_through", False):
-        flags.append("-u")  # not among sys.flags
+        flags.append("-u")  # sys.flags does not have this flag
     return flags
 
 
@@ -94,7 +96,7 @@ def _run(script: list[str]) -> None:
 
 
 def _new_main() -> types.ModuleType:
-    """Makes a `__main__` module like the interpreter's: the same names in the same order."""
+    """Makes a `__main__` module with the same names in the same order as the interpreter's."""
     main = types.ModuleType("__main__")
     if sys.version_info < (3, 14):
         vars(main).update(__annotations__={})
@@ -112,14 +114,18 @@ def _run_file(main: types.ModuleType, script: list[str]) -> None:
     main.__dict__.update(__loader__=loader, __file__=path, __cached__=None)
     with open(path, "rb") as file:
         source = file.read()
-    # Compiled from bytes, so that the file's own encoding line is used. Like python, this writes no bytecode.
+    # The code is compiled from bytes, so that the file's own encoding line is used. Like python, this writes no
+    # bytecode.
     code = compile(source, path, "exec", dont_inherit=True)
     del source, file
     exec(code, main.__dict__)
 
 
 def _run_module(name: str, args: list[str]) -> None:
-    sys.argv = ["-m", *args]  # seen by the packages that are imported first; runpy then sets the file's path
+    sys.argv = [
+        "-m",
+        *args,
+    ]  # the module's packages, which are imported first, see this; runpy then sets the file's path
     _set_first_path(os.getcwd())
     try:
         runpy._run_module_as_main(name)  # type: ignore[attr-defined]
@@ -130,7 +136,7 @@ def _run_module(name: str, args: list[str]) -> None:
 
 
 def _is_runpys_own(stop: SystemExit) -> bool:
-    """Whether runpy raised the exception because there is no such module, rather than the module itself."""
+    """Whether runpy raised the exception because the module does not exist. Otherwise the module raised it."""
     trace, depth = stop.__traceback__, 0
     while trace is not None and trace.tb_next is not None:
         trace, depth = trace.tb_next, depth + 1

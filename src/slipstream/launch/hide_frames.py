@@ -16,7 +16,7 @@ from slipstream.seams.patching import Patches
 
 _OURS = str(Path(__file__).resolve().parent.parent) + "/"
 _LAUNCH = _OURS + "launch/as_main.py"
-_NOT_OURS = _OURS + "testing/"  # the test scripts are part of the package but stand for users' scripts
+_NOT_OURS = _OURS + "testing/"  # the test scripts are part of the package, but are treated as users' scripts
 
 
 def is_our_file(filename: str) -> bool:
@@ -67,8 +67,8 @@ def hide_our_frames(error: BaseException) -> None:
 
 
 def hide_in_excepthook() -> None:
-    """Makes the current excepthook get an exception that ends the process without our frames. Call this only when the
-    script has ended, so that the script never sees our hook."""
+    """Installs an excepthook that removes our frames from an exception and then calls the current hook. Call this only
+    when the script has ended, so that the script never sees our hook."""
     hook = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -92,7 +92,8 @@ def _below_launch(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _call(hook: Callable[..., Any], *args: Any) -> None:
-    """Calls the hook. If the hook itself fails, python prints that exception; our frames are removed from it too."""
+    """Calls the hook. If the hook itself raises, our frames are removed from its exception too, because python prints
+    that exception."""
     try:
         hook(*args)
     except BaseException as error:
@@ -134,7 +135,7 @@ def _until_launch(walk: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[
     @functools.wraps(walk)
     def passing(frame: FrameType | None) -> Iterable[Any]:
         if frame is None:
-            return walk(frame)  # the original finds its caller by depth, so no frame of ours may be in between
+            return walk(frame)  # the original finds its caller by depth, so it must be called without a frame of ours
         script = itertools.takewhile(lambda item: item[0].f_code.co_filename != _LAUNCH, walk(frame))
         return (item for item in script if not is_our_file(item[0].f_code.co_filename))
 

@@ -1,5 +1,5 @@
 """The program that the user wants to run, as typed: a file, a directory or zip archive with a `__main__`, or
-`-m module`. This module checks it before anything is started and runs nothing."""
+`-m module`. This module checks the program before anything is started, and runs nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-LAUNCHERS = {"torch", "accelerate", "lightning", "deepspeed", "transformers"}  # run with -m, they run a script
+LAUNCHERS = {"torch", "accelerate", "lightning", "deepspeed", "transformers"}  # with -m these packages run a script
 _DATA_SUFFIXES = {".pt", ".pth", ".ckpt", ".safetensors", ".npy", ".npz", ".csv", ".json", ".yaml", ".yml", ".toml"}
 
 
@@ -26,7 +26,7 @@ def is_archive(path: str) -> bool:
 
 def protected_folders(cwd: Path, script: Sequence[str]) -> list[Path]:
     """Returns the folders in which a trial may change nothing: the working directory and the script's own folder. For
-    a module these are all folders of its top-level package, and the folder that Python finds it in."""
+    a module, these are the folders of its top-level package and the folder in which Python finds the package."""
     if not is_module(script):
         return [cwd, *_folders_of_file(cwd / script[0])]
     name, *arguments = script[1:] or [""]
@@ -37,12 +37,13 @@ def protected_folders(cwd: Path, script: Sequence[str]) -> list[Path]:
 
 
 def _folders_of_file(path: Path) -> list[Path]:
-    """The folder of the file and, if the file is a link, also the folder of the real file."""
+    """Returns the folder of the file and, if the file is a link, also the folder of the real file."""
     return [path.parent, path.resolve().parent]
 
 
 def _folders_of_module(cwd: Path, name: str) -> list[Path]:
-    """Finds the module as Python does, but imports none of its packages, because that would run the user's code."""
+    """Returns the folders of the module and of its top-level package. No package is imported, because an import would
+    run the user's code."""
     top, *parts = name.split(".")
     spec = _find_top_level(cwd, top) if top else None
     if spec is None:
@@ -56,7 +57,7 @@ def _folders_of_module(cwd: Path, name: str) -> list[Path]:
         place = package.joinpath(*parts)
         files = [place / "__main__.py", *([place.with_name(f"{place.name}.py")] if parts else [])]
         folders += [folder for file in files if file.exists() for folder in _folders_of_file(file)]
-    # Packages that were installed share their folder with all others.
+    # Installed packages share their folder with all other packages, so this folder is left out.
     return [*folders, *(holder for holder in holders if holder.name not in ("site-packages", "dist-packages"))]
 
 
@@ -64,18 +65,18 @@ def _find_top_level(cwd: Path, name: str) -> ModuleSpec | None:
     variable = [str(cwd / entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     spec = PathFinder.find_spec(name, [str(cwd), *variable, *sys.path])
     if spec is None:
-        with contextlib.suppress(Exception):  # other finders, for example of packages that are installed as editable
+        with contextlib.suppress(Exception):  # asks other finders, for example those of editable packages
             spec = importlib.util.find_spec(name)
     return spec
 
 
 def display_name(script: Sequence[str]) -> str:
-    """Returns the program's name for messages: train.py, or pkg.train."""
+    """Returns the program's name for messages, such as train.py or pkg.train."""
     return script[1] if is_module(script) else script[0]
 
 
 def file_stem(script: Sequence[str]) -> str:
-    """Returns the program's name for names of files: train, or pkg.train, whose last part is not a suffix."""
+    """Returns the program's name for names of files, such as train for train.py. The name of a module stays whole."""
     return script[1] if is_module(script) else Path(script[0]).stem
 
 
@@ -89,9 +90,7 @@ def refusal(script: Sequence[str]) -> str | None:
     if path.is_dir():
         if (path / "__main__.py").is_file():
             return None
-        return (
-            f"{script[0]!r} is a directory without a __main__.py, so there is nothing to run in it.{_scripts_in(path)}"
-        )
+        return f"{script[0]!r} is a directory without a __main__.py, so it cannot be run.{_scripts_in(path)}"
     return _refuse_content(path, script[0])
 
 
@@ -110,7 +109,7 @@ def _refuse_content(path: Path, typed: str) -> str | None:
     if path.suffix in _DATA_SUFFIXES or (b"\0" in source and not _is_zip(path)):
         return f"{typed!r} is not a Python script. Give the file that you would give to python."
     if path.suffix not in (".py", ".pyw") and not _is_zip(path) and not _compiles(source, typed):
-        return f"{typed!r} is not a Python script: it does not compile as one."
+        return f"{typed!r} is not a Python script, because it does not compile as Python."
     return None
 
 

@@ -1,6 +1,6 @@
-"""Reads the limits of a container: the CPU quota and the memory limit of control groups, versions 1 and 2, of this
-group and of all groups above it. Reads files below a given root, so that tests can use their own files. A missing file
-is not an error."""
+"""Reads the limits of a container: the CPU quota and the memory limit. Linux sets these limits on control groups
+(cgroups, version 1 or 2). The strictest limit counts, of this process's group and of all groups above it. The files are
+read below a given root, so that tests can use their own files. A missing file is not an error."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ UNLIMITED_BYTES = 1 << 60
 
 
 class CgroupMount(msgspec.Struct, frozen=True):
-    """One line of mountinfo."""
+    """One line of /proc/self/mountinfo."""
 
     device: str  # "254:0"
     root: str  # the part of the file system that is mounted
-    point: str
-    kind: str  # ext4, overlay, cgroup2
+    point: str  # the folder where it is mounted
+    kind: str  # the type of the file system: ext4, overlay, cgroup2
     source: str  # /dev/vda
     options: list[str]
 
@@ -51,7 +51,7 @@ def unescape(text: str) -> str:
 
 
 def parse_memberships(text: str) -> dict[str, str]:
-    """Returns the path of each controller, from /proc/self/cgroup. The empty name stands for version 2."""
+    """Returns the path of the group of each controller, from /proc/self/cgroup. In version 2 the name is empty."""
     memberships = {}
     for line in text.splitlines():
         _, _, rest = line.partition(":")
@@ -81,7 +81,7 @@ def read_limits(root: Path = Path("/")) -> CgroupLimits:
 
 
 def _groups(root: Path, mount: CgroupMount, path: str) -> Iterator[Path]:
-    """Yields the directory of this process's group and those of all visible groups above it."""
+    """Yields the directories of this process's group and of all visible groups above it."""
     point = root / mount.point.lstrip("/")
     inner = PurePosixPath(path)
     if inner.is_relative_to(mount.root):

@@ -1,5 +1,5 @@
-"""Determines the kind of disk that holds a directory: ssd, hdd, network, memory or unknown. Asks the kernel and
-measures nothing."""
+"""Finds the kind of disk that holds a directory: ssd, hdd, network, memory or unknown. The kernel's files are read, and
+nothing is measured."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def read_disk_kind(directory: Path, root: Path = Path("/")) -> str:
 
 
 def find_mount(mounts: list[CgroupMount], directory: str) -> CgroupMount | None:
-    """Returns the mount that holds the directory: the one with the longest mount point. Among equals it is the latest,
-    which hides the others."""
+    """Returns the mount that holds the directory. It is the one with the longest mount point. Of several mounts on the
+    same point it is the last, which hides the others."""
     found = None
     for mount in mounts:
         inside = PurePosixPath(directory).is_relative_to(mount.point)
@@ -44,14 +44,14 @@ def _kind_of_mount(mount: CgroupMount, mounts: list[CgroupMount], root: Path) ->
     if mount.kind in LAYERED:
         return _kind_of_layers(mount, mounts, root)
     by_number = root / "sys/dev/block" / mount.device
-    # File systems that span devices (btrfs) have a device number of their own, but their source still names a device.
+    # A file system that spans devices (btrfs) has a device number of its own, but its source still names a device.
     by_name = root / "sys/class/block" / PurePosixPath(mount.source).name
     return _kind_of_device(by_number if by_number.exists() else by_name)
 
 
 def _kind_of_layers(mount: CgroupMount, mounts: list[CgroupMount], root: Path) -> str:
-    """Returns the kind of disk of an overlay's upper directory, which takes its new files. A container may not see that
-    directory; then the kind is known only if all disks are of the same kind."""
+    """Returns the kind of disk of an overlay's upper directory, which holds new files. A container may not see this
+    directory. Then the kind is known only if all disks are of the same kind."""
     for option in mount.options:
         name, _, value = option.partition("=")
         below = find_mount([other for other in mounts if other.kind not in LAYERED], value)
@@ -78,7 +78,7 @@ def _kind_of_device(device: Path) -> str:
         return "unknown"
     if rotational == "0":
         return "ssd"
-    # Disks of virtual machines report "rotational" whatever their hardware is.
+    # Disks of virtual machines report "rotational" for every hardware.
     return "unknown" if device.name.startswith(("vd", "xvd")) else "hdd"
 
 

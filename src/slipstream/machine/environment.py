@@ -1,5 +1,5 @@
-"""Describes the machine as the parent process sees it: cores, memory, container limits, disk, GPUs. Imports no torch
-and never fails: a value that cannot be read is reported as unknown."""
+"""Describes the machine as the parent process sees it: cores, memory, container limits, disk, GPUs. This module imports
+no torch and never fails. A value that cannot be read is reported as unknown."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_environment(cwd: str | Path, root: Path = Path("/")) -> Environment:
 
 
 def read_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns only variables with known prefixes, because an environment can hold secrets."""
+    """Returns the variables with known prefixes. Other variables are left out, because they may be secrets."""
     return {name: environment[name] for name in sorted(environment) if name.startswith(_VARIABLES)}
 
 
@@ -64,7 +64,7 @@ def count_usable_cores(root: Path = Path("/")) -> float:
 
 
 def count_usable(num_logical: int, num_affine: int | None, limits: CgroupLimits) -> float:
-    """Returns the number of cores that this process may use: the minimum of the machine, the affinity and the quota."""
+    """Returns how many cores this process may use: the minimum of the machine's cores, the affinity and the quota."""
     known = [float(num_logical)]
     if num_affine:
         known.append(float(num_affine))
@@ -122,11 +122,11 @@ def _read_load() -> float:
 
 
 def read_idle_file_s(root: Path = Path("/")) -> float | None:
-    """Returns the seconds without use after which the system drops a file from the page cache. Virtual machines that
-    should stay small use DAMON, Linux's memory monitor, for this, even if much memory is free. Returns None if files
-    stay as long as there is memory, which is usual, or if the settings cannot be read."""
+    """Returns the seconds without use after which the system drops a file from the page cache. Some virtual machines do
+    this with DAMON, Linux's memory monitor, even if much memory is free. Returns None if files stay as long as there is
+    memory, which is usual, or if the settings cannot be read."""
     known = [*_read_schemes(root / "sys/kernel/mm/damon/admin/kdamonds"), *_read_module(root)]
-    return min((seconds for seconds in known if seconds > 0), default=None)  # 0: it could not be read
+    return min((seconds for seconds in known if seconds > 0), default=None)  # 0: the setting could not be read
 
 
 def _read_schemes(kdamonds: Path) -> list[float]:
@@ -143,7 +143,7 @@ def _read_schemes(kdamonds: Path) -> list[float]:
 
 
 def _read_module(root: Path) -> list[float]:
-    """Reads the settings of the kernel module damon_reclaim. Its age is in microseconds."""
+    """Returns the age from the settings of the kernel module damon_reclaim, which are in microseconds."""
     parameters = root / "sys/module/damon_reclaim/parameters"
     return [_number(parameters / "min_age") / 1e6] if _read(parameters / "enabled") == "Y" else []
 

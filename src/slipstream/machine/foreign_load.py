@@ -1,18 +1,21 @@
-"""Measures how many of our cores other programs use: their CPU time between two readings, per second.
+"""Measures how many of our cores other programs use: their CPU time between two readings, per second. Our cores are
+those that this process may use.
 
-The CPU time of other programs is the time in which our cores were not idle, less the CPU time of our own processes.
-Time that the host of a virtual machine takes away (steal) and the kernel's interrupts are part of it.
+The CPU time of other programs is the time in which our cores were not idle, less the CPU time of our own processes. It
+includes the kernel's interrupts, and the time that the host of a virtual machine takes away (steal).
 
-How exact it is. Linux measures idle time exactly where its timer stops on idle cores, as almost everywhere, but
-/proc/stat shows it in ticks of 10 ms. The difference of two readings is off by about 4 ms for each of the counters idle
-and iowait of each core, independently: on two cores by 8 ms, which is 0.08 cores in 0.1 s and 0.02 cores in 0.5 s.
-Where the timer never stops, idle time is a sample of the ticks, and two cores that are half idle are off by 0.1 cores
-in 0.5 s. The CPU time of a running process is exact to nanoseconds. That of its ended children is cut to ticks too.
+How exact the measurement is: Linux almost everywhere measures idle time exactly, but /proc/stat shows it in ticks of
+10 ms. Each core has the two counters idle and iowait. The difference of two readings of a counter is off by about 4 ms,
+independently of the other counters. On two cores this is 8 ms, which is 0.08 cores in 0.1 s and 0.02 cores in 0.5 s.
+On a system whose timer does not stop on idle cores, idle time is counted by samples at the ticks. There two cores that
+are half idle are off by 0.1 cores in 0.5 s. The CPU time of a running process is exact to nanoseconds. The CPU time of
+its ended children is counted in ticks.
 
-A container with a quota of q cores on n cores can leave n - q of them to others without any loss. Others count only
-from there on.
+A container with a quota of q cores on n cores loses nothing while other programs use at most n - q cores. Only what
+they use beyond that counts.
 
-On a GPU, the share of the device that other processes use counts as the same share of our cores, if this is more."""
+On a GPU, the share of the device that other processes use counts as the same share of our cores. The larger of the two
+loads is returned."""
 
 from __future__ import annotations
 
@@ -28,25 +31,28 @@ from typing import Any, NamedTuple
 from slipstream.machine.cgroups import read_limits
 from slipstream.records import LoadSample
 
-# In less time the error of the ticks reaches the share that is called a disturbance (diagnose/foreign_load.py).
+# In a shorter time, the error of the ticks reaches the load that counts as a disturbance (diagnose/foreign_load.py).
 LEAST_S = 0.1
-_SAMPLE_NS = 250_000_000  # a few steps of most scripts, and ten times the error of the ticks on two cores
-_PROCESS_CLOCK = 2  # Linux numbers the CPU-time clock of a process: its id, inverted, in the upper bits, then this
+_SAMPLE_NS = 250_000_000  # a few steps of most scripts; the error of the ticks is small against this time
+_PROCESS_CLOCK = (
+    2  # the lower bits of the id of a process's CPU-time clock on Linux; the upper bits have the inverted pid
+)
 
 
 def process_cpu_s(pid: int) -> float:
-    """The CPU time of all threads of a process, those that have ended included. Raises OSError if it is gone."""
+    """Returns the CPU time of all threads of a process, including ended threads. Raises OSError if the process has
+    ended."""
     return time.clock_gettime_ns((~pid << 3) | _PROCESS_CLOCK) / 1e9
 
 
 class _Reading(NamedTuple):
     at_s: float
-    idle_s: dict[int, float]  # of each core that we may use
+    idle_s: dict[int, float]  # idle time of each core that we may use
     own_s: float  # CPU time of our processes and of their ended children
 
 
 class ForeignLoad:
-    """Measures from `begin` to `end`. `end` is the beginning of the next measurement, too."""
+    """Measures from `begin` to `end`. `end` also begins the next measurement."""
 
     def __init__(
         self,
@@ -65,19 +71,19 @@ class ForeignLoad:
         self.num_usable = min(float(len(self._cores)), quota or float("inf"))
         self._ticks = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
         self._before: _Reading | None = None
-        self._before_us = 0  # since the epoch, as NVML counts
-        self._own: set[int] = set()  # of this measurement
+        self._before_us = 0  # microseconds since the epoch, as NVML counts
+        self._own: set[int] = set()  # our processes in this measurement
         self._ever_own: set[int] = set()
 
     def begin(self, own: Iterable[int]) -> None:
-        """`own`: the ids of our processes that may run until the end, and of this process."""
+        """Begins a measurement. `own` has the ids of this process and of our processes that may run until the end."""
         self._own = set(own)
         self._ever_own |= self._own
         self._before, self._before_us = self._read(), time.time_ns() // 1000
 
     def end(self, own: Iterable[int]) -> float | None:
-        """The cores that others used since the beginning. None: the system does not say, or the time was too short.
-        `own` may omit processes that have ended or were paused meanwhile."""
+        """Returns how many of our cores other programs used since the beginning. Returns None if the system does not
+        report it, or if the time was too short. `own` may omit processes that have ended or were paused meanwhile."""
         before, before_us = self._before, self._before_us
         self.begin(self._own.union(own))
         after = self._before
@@ -100,7 +106,7 @@ class ForeignLoad:
         return _Reading(at_s, idle_s, sum(map(self._own_s, self._own))) if idle_s else None
 
     def _idle_s(self, text: str) -> dict[int, float]:
-        """Empty if the counters are not kept, as in some sandboxes that show only zeros."""
+        """Returns the idle time of each core, or {} if the system does not count it. Some sandboxes show only zeros."""
         found = {}
         for line in text.splitlines():
             if not line.startswith("cpu"):
@@ -111,7 +117,8 @@ class ForeignLoad:
         return found
 
     def _own_s(self, pid: int) -> float:
-        """The total over a tree stays the same when a process ends and its parent waits for it."""
+        """Returns the CPU time of a process and of its ended children. So the sum over a tree of processes stays the
+        same when a process ends and its parent waits for it."""
         try:
             with open(f"{self._proc}/{pid}/stat", "rb", buffering=0) as file:
                 fields = file.read().rpartition(b")")[2].split()
@@ -120,8 +127,8 @@ class ForeignLoad:
             return 0.0
 
     def _share_of_gpu(self, since_us: int) -> float:
-        """The largest share of a GPU that we use which others used. A device on which none of our processes is listed
-        does not count: we do not use it, or this container shows the ids that processes have outside."""
+        """Returns the largest share of a GPU of ours that other processes used. A GPU on which none of our processes is
+        listed does not count. Either we do not use it, or it lists other ids than those in this container."""
         if self._nvml is None:
             return 0.0
         share = 0.0
@@ -144,7 +151,8 @@ class ForeignLoad:
 
 
 class LoadSampler:
-    """A sequence of measurements without gaps. `look` is called often, and takes a sample when it is time."""
+    """A sequence of measurements without gaps. `look` must be called often. It takes a sample when enough time has
+    passed."""
 
     def __init__(self, load: ForeignLoad, own: Callable[[], Iterable[int]]) -> None:
         self.samples: list[LoadSample] = []

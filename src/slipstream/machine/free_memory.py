@@ -1,5 +1,5 @@
-"""Computes how many trials fit in memory at the same time, from what the first trial used. The estimate is
-conservative, because swapping, or a process killed by the kernel, makes a tuning useless."""
+"""Computes how many trials fit in memory at the same time, from the memory of the first trial. The estimate is
+conservative, because a tuning is useless if the machine swaps or the kernel kills a process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import psutil
 from slipstream.machine.cgroups import read_limits
 
 _MARGIN = 1.3  # a candidate may use more than the base, for workers or a compiler
-_SHARE = 0.8  # of the free memory
-_CONTEXT_BYTES = 600 << 20  # of the device context that every process needs
+_SHARE = 0.8  # the share of the free memory that trials may use
+_CONTEXT_BYTES = 600 << 20  # size of the device context that every process needs
 
 
 def free_bytes(root: Path = Path("/")) -> int:
@@ -25,7 +25,7 @@ def free_bytes(root: Path = Path("/")) -> int:
 
 
 def total_bytes(root: Path = Path("/")) -> int:
-    """Returns the memory of the machine, or of the container if that is less."""
+    """Returns the memory of the machine, or of the container if the container has less."""
     limit = read_limits(root).memory_bytes
     total = int(psutil.virtual_memory().total)
     return total if limit is None else min(total, limit)
@@ -61,5 +61,5 @@ def num_fitting(free: int, each: int) -> int:
 
 
 def num_on_device(free: int, each: int) -> int:
-    """Like `num_fitting`, for the memory of a device."""
+    """Returns how many more trials of `each` bytes fit in `free` bytes of a device."""
     return num_fitting(free, each + _CONTEXT_BYTES) if each > 0 else 1 << 20

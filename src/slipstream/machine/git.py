@@ -1,4 +1,4 @@
-"""Finds the git commit of the user's source. Only reads; if git cannot tell, there is no commit."""
+"""Finds the git commit of the user's source. Nothing is written. If git fails, there is no commit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Reads NVIDIA GPUs from the parent process through NVML: which GPUs there are, and how busy they are during a trial.
-Without the library, a driver or a GPU the results are empty; this is not an error.
+Without the library, a driver or a GPU the results are empty, which is not an error.
 
-`find_idle_gpu` reports a GPU that the script does not use. It needs only records, because the parent process
-has no torch."""
+`find_idle_gpu` finds a GPU that the script does not use. It uses only records, because the parent process has no torch.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def load_nvml() -> Any | None:
         return None
     try:
         pynvml.nvmlInit()
-    except Exception:  # a missing driver raises several kinds of errors; all mean the same
+    except Exception:  # a missing driver raises one of several kinds of errors
         return None
     return pynvml
 
@@ -35,7 +35,7 @@ def read_gpus(nvml: Any | None) -> list[Gpu]:
         handles = _handles(nvml)
         driver = _text(nvml.nvmlSystemGetDriverVersion())
         return [_read_gpu(nvml, handle, driver) for handle in handles]
-    except Exception:  # a failing GPU is no reason to end a check
+    except Exception:  # a GPU that fails must not end a check
         return []
 
 
@@ -44,7 +44,7 @@ def _read_gpu(nvml: Any, handle: Any, driver: str) -> Gpu:
     with contextlib.suppress(Exception):
         capability = ".".join(str(part) for part in nvml.nvmlDeviceGetCudaComputeCapability(handle))
     memory = 0
-    with contextlib.suppress(Exception):  # GPUs that share the host's memory have none of their own to report
+    with contextlib.suppress(Exception):  # a GPU that shares the host's memory has no memory of its own
         memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
     return Gpu(name=_text(nvml.nvmlDeviceGetName(handle)), memory_bytes=memory, capability=capability, driver=driver)
 
@@ -76,7 +76,7 @@ class GpuSampler:
     def stop(self) -> list[GpuReading]:
         self._ended.set()
         if self._thread is not None:
-            # A driver that hangs must not hold the report back.
+            # A driver that hangs must not delay the report.
             self._thread.join(timeout=2.0)
         return list(self._readings)
 
@@ -94,7 +94,7 @@ class GpuSampler:
             handles = _handles(self._nvml)
         except Exception:
             return
-        # Read before waiting, so that even the shortest trial has a reading.
+        # The thread reads before it waits, so that even the shortest trial has a reading.
         while handles:
             for index, handle in enumerate(handles):
                 self._read(index, handle)

@@ -1,1 +1,2 @@
-"""Live bytes by kind, module and line over one observed step; what a remedy would free, and what would fit."""
+"""The memory of one observed step: its live bytes by kind, module and line, what a remedy would free, and what would
+fit."""

@@ -1,5 +1,5 @@
 """Computes a footprint from allocations and names: the kind of every byte, the time of the peak, and the module and
-line that own the bytes. Pure functions."""
+line that own the bytes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Scene(msgspec.Struct):
 
     trace: AllocationTrace
     snaps: list[list[Name]]
-    first_snap: int  # taken when the observed step began, with everything alive then
+    first_snap: int  # the snap at the start of the observed step, which has all live storages
     end_ns: int
     sites: list[Site]
     modules: list[tuple[str, str]]  # path, class
-    # by module: the snap of its last return, and the addresses that it returned
+    # Maps a module to the snap of its last return and to the addresses that it returned.
     outputs: dict[int, tuple[int, list[int]]] = {}
-    has_true_count: bool = False  # the allocator counts everything alive, not only what the trace saw
+    has_true_count: bool = False  # whether the allocator also counts memory that the trace did not see
 
 
 class Owned(msgspec.Struct, gc=False):
@@ -42,7 +42,7 @@ class Owned(msgspec.Struct, gc=False):
 
 
 def account(scene: Scene, device: str, num_samples: int = 0, batch_size: int = 0, room_bytes: int = 0) -> Footprint:
-    """Computes the footprint. `room_bytes`: free memory of the device beside what is alive when the step ends."""
+    """Computes the footprint. `room_bytes` is the free memory of the device when the step ends."""
     start_ns = scene.trace.snaps[scene.first_snap]
     owned = list(_classify(scene, start_ns))
     unexplained = _unexplained(owned, start_ns) if scene.has_true_count else 0
@@ -74,8 +74,8 @@ def account(scene: Scene, device: str, num_samples: int = 0, batch_size: int = 0
 
 
 def _reserved(owned: list[Owned], device: str) -> int:
-    """Returns the reserved bytes. The CPU's allocator reserves nothing; the number that some of torch's allocators
-    report there means something else."""
+    """Returns the reserved bytes. On the CPU it returns 0, because the CPU's allocator reserves nothing. The number
+    that some of torch's allocators report there means something else."""
     if device.startswith("cpu"):
         return 0
     return max((one.block.reserved_bytes for one in owned), default=0)
@@ -97,8 +97,8 @@ def _classify(scene: Scene, start_ns: int) -> Iterator[Owned]:
 
 
 def _match(scene: Scene, births: dict[int, list[Allocation]]) -> tuple[dict[int, tuple[str, int]], list[Owned]]:
-    """Returns the names of allocations, and the storages that no allocation of the trace explains: older ones, and
-    memory of other allocators."""
+    """Returns the names of allocations, and the storages that no allocation of the trace explains. These are older than
+    the trace, or come from other allocators."""
     named: dict[int, tuple[str, int]] = {}
     strangers: dict[int, Owned] = {}
     for number, names in enumerate(scene.snaps):
@@ -118,7 +118,8 @@ def _match(scene: Scene, births: dict[int, list[Allocation]]) -> tuple[dict[int,
 
 
 def _is_to_be_counted(number: int, name: Name, scene: Scene) -> bool:
-    """Whether a storage outside the trace counts: it was alive when the step began, or is a batch in shared memory."""
+    """Whether a storage outside the trace counts. It counts if it was alive when the step began, or if it is a batch in
+    shared memory."""
     return number == scene.first_snap or (number > scene.first_snap and name.kind == "inputs")
 
 
@@ -130,14 +131,14 @@ def _kind_of(block: Allocation, backward_ns: list[int], start_ns: int) -> str:
     if block.phase == "forward":
         following = bisect.bisect_right(backward_ns, block.start_ns)
         if following < len(backward_ns) and block.end_ns > backward_ns[following]:
-            return "activations"  # alive during a backward pass
+            return "activations"  # the block is alive during a backward pass
     if block.start_ns < start_ns <= block.end_ns and block.phase != "backward":
-        return "other"  # left by the previous step
+        return "other"  # the previous step left the block behind
     return "temporary" if block.end_ns < math.inf else "other"
 
 
 def _unexplained(owned: list[Owned], start_ns: int) -> int:
-    """Returns the bytes that the allocator counts beyond the known ones, at the first allocation of the step."""
+    """Returns how many more bytes the allocator counts than the known ones, at the first allocation of the step."""
     births = [one.block for one in owned if one.block.start_ns >= start_ns and one.block.total_bytes]
     if not births:
         return 0
@@ -212,7 +213,7 @@ def _by_module(alive: list[Owned], scene: Scene) -> list[ModuleBytes]:
             sums[one.block.module][one.kind] += one.block.num_bytes
     ranked = sorted(sums, key=lambda module: -sums[module].total())[:MAX_MODULES]
     inside = {scene.modules[module][0] for module in ranked}
-    # modules whose bytes all belong to modules inside them
+    # Modules without bytes of their own, which contain modules with bytes.
     holders = {path[:at] for path in inside for at, letter in enumerate(path) if letter == "."} - inside
     ranked += [module for module, (path, _) in enumerate(scene.modules) if path in holders]
     saved = {one.block.address: one.block for one in alive if one.kind == "activations"}
@@ -223,8 +224,8 @@ def _by_module(alive: list[Owned], scene: Scene) -> list[ModuleBytes]:
 
 
 def _output_bytes(scene: Scene, module: int, saved: dict[int, Allocation]) -> int:
-    """Returns how much of a module's last output is among the saved allocations. An allocation made later may share
-    only the address, and does not count."""
+    """Returns how many bytes of a module's last output are saved. A later allocation may have the same address, and
+    does not count."""
     number, addresses = scene.outputs.get(module, (-1, []))
     time_ns = scene.trace.snaps.get(number, 0)
     blocks = [saved[address] for address in set(addresses) if address in saved]
@@ -241,8 +242,8 @@ def _by_line(alive: list[Owned], scene: Scene) -> list[LineBytes]:
 
 
 def _growth(owned: list[Owned], scene: Scene, start_ns: int) -> Growth | None:
-    """Returns allocations of the previous step that are alive at the end of this one. They have survived a whole step,
-    so they count as held for good."""
+    """Returns what the allocations of the previous step still hold at the end of this step. They were alive for a whole
+    step, so they are taken as memory that is never freed."""
     kept = [
         one.block
         for one in owned

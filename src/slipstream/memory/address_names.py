@@ -1,5 +1,5 @@
 """Names for addresses: the storages of parameters, gradients, optimizer state and inputs, and of every other tensor
-that Python knows. No tensor is kept alive, so a name is valid only for the moment of the query."""
+that Python knows. This module keeps no tensor alive, so a name is valid only at the moment of the query."""
 
 from __future__ import annotations
 
@@ -58,12 +58,13 @@ class AddressNames:
             yield from self.name(tensor, "inputs", -1)
 
     def everything(self) -> Iterator[Name]:
-        """Yields named storages first, because an address keeps the first name that it gets."""
+        """Yields names for all tensors. Parameters, optimizer state and gradients come first, because an address keeps
+        its first name."""
         yield from self.weights()
         yield from self.optimizer_state()
         yield from self.gradients()
         for thing in gc.get_objects():
-            # Compare types directly: isinstance asks objects for __class__, and for some of them that runs code.
+            # isinstance would ask objects for __class__, and for some objects that runs code.
             if issubclass(type(thing), torch.Tensor):
                 yield from self.name(thing, "other", -1)
 
@@ -72,7 +73,7 @@ class AddressNames:
             storage = _storage(tensor)
             if str(tensor.device) == self._device and storage is not None:
                 yield Name(storage.data_ptr(), storage.nbytes(), kind, module)
-        # sparse, fake or functional tensors have no storage
+        # Sparse, fake and functional tensors have no storage.
         except (RuntimeError, NotImplementedError, AttributeError):
             return
 

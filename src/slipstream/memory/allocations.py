@@ -1,5 +1,6 @@
-"""Reads the allocations that torch's profiler recorded and gives each its lifetime, its module and its line. Only the
-tree of events is read. It is the allocator's own record, so memory that a kernel allocates internally is included."""
+"""Reads the allocations that torch's profiler recorded, and finds the lifetime, the module and the line of each. Only
+the tree of events is read. The allocator itself reports these events, so memory that a kernel allocates internally is
+included."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ import msgspec
 
 from slipstream.observe.anatomy.trace import BACKWARD, INPUT, MODULE, OPTIMIZER, OWN
 
-LINE: Final = "slipstream::line::"  # around a call into torch; the index of the user's line follows
-SNAP: Final = "slipstream::snap::"  # a moment at which addresses were given names; its number follows
+LINE: Final = "slipstream::line::"  # a range around a call into torch; its name ends with the index of the user's line
+SNAP: Final = "slipstream::snap::"  # a moment at which addresses got names; its name ends with the number of the snap
 _ALLOCATION: Final = "[memory]"
 
 
@@ -28,12 +29,12 @@ class Allocation(msgspec.Struct, gc=False):
     operator: str = ""
     module: int = -1
     line: int = -1
-    total_bytes: int = 0  # the allocator's own total after it
+    total_bytes: int = 0  # the allocator's own total after this allocation
     reserved_bytes: int = 0
 
 
 class Name(msgspec.Struct, frozen=True, gc=False):
-    """What the storage at an address is, at one moment."""
+    """The name of the storage at an address, at one moment."""
 
     address: int
     num_bytes: int
@@ -43,8 +44,8 @@ class Name(msgspec.Struct, frozen=True, gc=False):
 
 class AllocationTrace(msgspec.Struct):
     blocks: list[Allocation]
-    snaps: dict[int, int]  # number to time
-    backward_ns: list[int]  # when nodes of the graph were evaluated, in order
+    snaps: dict[int, int]  # maps the number of a snap to its time
+    backward_ns: list[int]  # the times at which nodes of the graph were evaluated, in order
 
 
 class _Place(msgspec.Struct, frozen=True, gc=False):
@@ -61,7 +62,7 @@ class _Reader:
     def __init__(self, device: str) -> None:
         self._device = device
         self.snaps: dict[int, int] = {}
-        # for each node of the graph: time, module and line of the operator that created it
+        # Maps a node of the graph to the time, module and line of the operator that created it.
         self.makers: dict[int, tuple[int, int, int]] = {}
         self.boundaries: list[tuple[int, str]] = []
         self.changes: list[tuple[int, Any, _Place]] = []
@@ -85,7 +86,7 @@ class _Reader:
         replace = msgspec.structs.replace
         if name.startswith("slipstream::"):
             if name.startswith(MODULE):
-                phase = "" if place.phase == "optimizer" else place.phase  # a closure trains inside the update
+                phase = "" if place.phase == "optimizer" else place.phase  # an optimizer's closure runs the model
                 return replace(place, module=int(name[len(MODULE) :]), phase=phase, operator="")
             if name.startswith(LINE):
                 return replace(place, line=int(name[len(LINE) :]), operator="")
@@ -102,8 +103,8 @@ class _Reader:
         return place if place.operator else replace(place, operator=name)
 
     def _note_maker(self, event: Any, start_ns: int, place: _Place) -> None:
-        """Stores which operator created a node of the graph. Operators that create no node have the sequence number of
-        the next one that does, so the latest operator with a number created the node."""
+        """Stores which operator created a node of the graph. An operator that creates no node has the sequence number
+        of the next operator that creates one. So the last operator with a number created the node."""
         sequence = getattr(event.extra_fields, "sequence_number", -1)
         if sequence >= 0 and (sequence not in self.makers or self.makers[sequence][0] <= start_ns):
             self.makers[sequence] = (start_ns, place.module, place.line)
@@ -136,7 +137,7 @@ def _make_block(time_ns: int, change: Any, place: _Place, reader: _Reader, start
         _, made_in, made_at = reader.makers.get(place.sequence, (0, -1, -1))
         module, line = (module, line) if module >= 0 else (made_in, made_at if made_at >= 0 else line)
     phase = place.phase
-    if not phase:  # neither loader nor backward nor update: forward if a backward pass follows
+    if not phase:  # outside of loader, backward pass and update it is the forward pass, if a backward pass follows
         following = bisect.bisect_right(starts, time_ns)
         is_forward = following < len(starts) and reader.boundaries[following][1] == "backward"
         phase = "forward" if is_forward or module >= 0 else "other"

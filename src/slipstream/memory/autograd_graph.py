@@ -1,5 +1,6 @@
-"""Finds what autograd keeps for a pending backward pass: the tensors that live graphs have saved, each with the module
-whose weights it belongs to or follows. Nothing is computed: tensors that a hook would have to unpack are left out."""
+"""Finds what autograd keeps for a pending backward pass. These are the tensors that live graphs have saved, each with
+the module whose weight its operation uses or follows. Tensors that a hook would have to unpack are left out, because
+hooks compute."""
 
 from __future__ import annotations
 
@@ -10,16 +11,16 @@ import torch
 
 _MOST_NODES: Final = 500_000
 _SAVED: Final = "_raw_saved_"
-# nodes between a weight and the operation that uses it
+# Nodes that may be between a weight and the operation that uses the weight.
 _LOOKS: Final = ("TBackward0", "TransposeBackward0", "PermuteBackward0", "ViewBackward0", "ToCopyBackward0")
 
 
 class Graph:
-    """Walks autograd graphs. `owners`: the id of a parameter to the index of its module."""
+    """Walks autograd graphs. `owners` maps the id of a parameter to the index of its module."""
 
     def __init__(self, roots: Iterable[Any], owners: Mapping[int, int]) -> None:
         self._owners = owners
-        self._modules: dict[Any, int] = {}  # by node; -1: before the first weight
+        self._modules: dict[Any, int] = {}  # maps a node to its module; -1: the node is before the first weight
         self._names: dict[type, list[str]] = {}
         for root in roots:
             self._walk(root)
@@ -30,7 +31,7 @@ class Graph:
                 yield tensor, module
 
     def _walk(self, root: Any) -> None:
-        """Visits nodes so that inputs come before the nodes that use them."""
+        """Visits the nodes of a graph. A node is visited after its inputs."""
         todo = [(root, False)]
         while todo and len(self._modules) < _MOST_NODES:
             node, is_ready = todo.pop()
@@ -43,7 +44,8 @@ class Graph:
                 todo += [(node, True), *((one, False) for one in before if one not in self._modules)]
 
     def _module_of(self, node: Any, before: list[Any]) -> int:
-        """Returns the module of the node's weight, or that of the last operation before it if it has no weight."""
+        """Returns the module of the node's weight. For a node without a weight, returns the module of the last
+        operation before it."""
         if (weight := getattr(node, "variable", None)) is not None:
             return self._owners.get(id(weight), -1)
         weights = [self._modules.get(one, -1) for one in before if _is_weight(one)]
@@ -62,7 +64,7 @@ class Graph:
                 for one in raw if isinstance(raw, (list, tuple)) else [raw]:
                     if one.unpack_hook is None and isinstance(one.data, torch.Tensor):
                         yield one.data
-            # freed by backward, not present, or not exposed by this version of torch
+            # The tensor was freed by backward, does not exist, or is not exposed by this version of torch.
             except (RuntimeError, AttributeError):
                 continue
 

@@ -1,5 +1,4 @@
-"""Makes a smaller batch from a larger one: the first samples of everything in it. Returns None if a batch cannot be
-cut."""
+"""Makes a smaller batch from the first samples of a larger batch."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ class _UncuttableError(Exception):
 
 
 def cut_batch(batch: Any, wanted: int) -> Any:
-    """Returns the first `wanted` samples in their own memory, the batch itself if it has no more samples, or None if it
-    cannot be cut."""
+    """Returns the first `wanted` samples, copied to memory of their own. Returns the batch itself if it has no more
+    samples, and None if it cannot be cut."""
     size = count_samples(batch)
     if size <= wanted:
         return batch if size else None

@@ -1,5 +1,5 @@
-"""Queries of the device: how much memory is free, and on CUDA what the caching allocator keeps beyond the tensors. The
-CUDA parts have not been run on a GPU yet."""
+"""Queries of the device: how much memory is free, and on CUDA how much the caching allocator holds besides the tensors.
+The CUDA parts have not been run on a GPU yet."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def device_of(models: list[Any]) -> str:
 
 
 def counts_everything(device: str) -> bool:
-    """Whether the allocator counts from the start of the process, as caching allocators do. The CPU's allocator counts
-    only under a profiler."""
+    """Whether the allocator counts from the start of the process on. Caching allocators do, and the CPU's allocator
+    counts only under a profiler."""
     return not device.startswith("cpu")
 
 
 def read_room_bytes(device: str) -> int:
-    """Returns the bytes that tensors could use beyond those that are alive, or 0 if not known."""
+    """Returns how many more bytes tensors could use than those that are alive, or 0 if this is not known."""
     if device == "cpu":
         return free_bytes()
     if device.startswith("cuda"):
@@ -36,7 +36,7 @@ def read_room_bytes(device: str) -> int:
 
 
 def read_split_bytes(device: str) -> int:
-    """Returns bytes that are reserved and free, but in segments that are otherwise in use (fragmentation)."""
+    """Returns the reserved bytes that are free, but in segments that are partly in use (fragmentation)."""
     if not device.startswith("cuda"):
         return 0
     return int(torch.cuda.memory_stats(device).get("inactive_split_bytes.all.peak", 0))

@@ -1,6 +1,6 @@
-"""Predicts the peak memory as a function of the batch size. Each phase's peak has a fixed part and a part per sample,
-computed from two observed sizes; the largest phase is the peak. A third size gives the error of the prediction. Pure
-functions."""
+"""Predicts the peak memory as a function of the batch size. Each phase's peak has a fixed part and a part per sample.
+Both are computed from two observed sizes. The largest of the phases' peaks is the peak of the step. A third observed
+size gives the error of the prediction."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LARGEST = 1 << 40
 class Forecast(msgspec.Struct, frozen=True):
     device: str
     observed: dict[int, int]  # batch size to peak bytes
-    fixed_bytes: dict[str, float]  # by phase
-    sample_bytes: dict[str, float]  # by phase: what one more sample in the batch adds
-    error: float | None  # relative error of the rule at a third observed size; None: only two sizes
+    fixed_bytes: dict[str, float]  # phase to bytes that do not depend on the batch size
+    sample_bytes: dict[str, float]  # phase to bytes that one more sample in the batch adds
+    error: float | None  # relative error at a third observed size; None: only two sizes were observed
     capacity_bytes: int
 
     def peak_bytes(self, batch_size: int) -> int:
@@ -37,7 +37,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 def forecast(footprints: list[Footprint]) -> Forecast | None:
-    """Returns None if fewer than two sizes were observed or the sizes are not known."""
+    """Returns the forecast, or None if fewer than two sizes were observed or the sizes are not known."""
     by_size = {footprint.batch_size: footprint for footprint in reversed(footprints) if footprint.batch_size}
     sizes = sorted(by_size, reverse=True)
     if len(sizes) < 2:

@@ -1,5 +1,5 @@
 """Observes the memory of one training step under torch's profiler, after one lead-in step, and then removes everything
-that it installed. The two steps take a few times as long; their numbers do not change. If observation is not possible,
+that it installed. The two steps take a few times as long, but compute the same values. If observation is not possible,
 the reason is recorded."""
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from slipstream.seams.nested import walk_tensors
 
 class Observer:
     """Call `start`, run a step, call `turn`, run a step, call `stop`, all in the thread that runs the script. The
-    second step is the observed one. Tensors made in the first step have a known allocation and owner if the second step
-    finds them alive. An instance is used once."""
+    second step is the observed one. Because the first step is recorded too, the allocation and the owner of its tensors
+    are known if they are still alive in the second step. An instance is used once."""
 
     def __init__(self, models: list[Any], optimizers: list[Any]) -> None:
         self.reason = ""
         self.num_samples = 0
         self.batch_size = 0
-        self._is_fed = False  # a loader supplies the batches
+        self._is_fed = False  # whether a loader supplies the batches
         self.device = device_of(models)
         self._entries = list_modules(models)
         self._names = AddressNames(self._entries, optimizers, self.device)
@@ -67,8 +67,9 @@ class Observer:
         self._marks.snap(self._names.inputs(batch))
 
     def see_call(self, arguments: Any, is_model: bool = True) -> None:
-        """Records what the model is called with: tensors that no graph made are inputs, and they are the batch if no
-        loader supplied one. A loss is a module too, but the rows that it receives may be tokens instead of samples."""
+        """Records the arguments of a call of a module. Tensors without a graph are inputs. If no loader supplied a
+        batch, the inputs of the model are the batch. A loss is a module too, but its inputs do not count as a batch,
+        because their rows may be tokens."""
         tensors = [tensor for _, tensor in walk_tensors(arguments) if not tensor.requires_grad]
         if is_model and not self._is_fed:
             self.num_samples += count_samples(tensors)
@@ -76,7 +77,7 @@ class Observer:
         self._marks.snap(self._names.inputs(tensors))
 
     def stop(self) -> Footprint | None:
-        """Returns None if the observed step was not reached or could not be read."""
+        """Returns the footprint, or None if the observed step was not reached or could not be read."""
         if self._first_snap >= 0:
             self._marks.snap([*self._names.weights(), *self._names.optimizer_state(), *self._names.gradients()])
             room_bytes = read_room_bytes(self.device)

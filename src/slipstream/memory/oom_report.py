@@ -1,6 +1,5 @@
-"""Reports what filled the memory when it ran out: the bytes that the exception left alive, by kind, by module and by
-the user's line. The training is over at this point. On the CPU, temporary memory of the backward pass is not
-included."""
+"""Reports what filled the memory when it ran out: the bytes that are alive while the exception exists, by kind, by
+module and by the user's line. On the CPU, temporary memory of the backward pass is not included."""
 
 from __future__ import annotations
 
@@ -22,11 +21,11 @@ from slipstream.records import LineBytes, ModuleBytes, Remains, Site
 from slipstream.sandbox.memory_limit import read_mapped
 from slipstream.seams.user_code import is_user_code, make_site
 
-Blocks = dict[int, Name]  # by address
+Blocks = dict[int, Name]  # address to name
 
 
 def read_remains(error: BaseException) -> Remains:
-    """Reads what is alive. Keeps no reference: the memory is freed together with the exception."""
+    """Reads what is alive. No reference is kept, so the memory is freed together with the exception."""
     things = gc.get_objects()
     models = [thing for thing in things if issubclass(type(thing), nn.Module)]
     optimizers = [thing for thing in things if issubclass(type(thing), torch.optim.Optimizer)]
@@ -55,8 +54,8 @@ def _held_bytes(device: str) -> int:
 
 
 def _blocks(names: AddressNames, tensors: list[torch.Tensor], trace: list[TracebackType]) -> Blocks:
-    """Returns the storages by address. An address keeps the first name that it gets, except the batch, which a graph
-    may also have saved."""
+    """Returns the storages by address. An address keeps its first name. Only the batch is renamed from an activation to
+    an input, because a graph may have saved the batch."""
     graph = Graph((tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None), names.owners)
     found = [*names.weights(), *names.optimizer_state(), *names.gradients()]
     for tensor, module in graph.saved():
@@ -84,7 +83,7 @@ def _sums(blocks: Blocks) -> tuple[Counter[str], dict[int, Counter[str]]]:
 
 
 def _lines(entries: list[ModuleEntry], modules: dict[int, Counter[str]]) -> list[LineBytes]:
-    """Returns lines for activations only, because the line that creates a weight does not matter to the user."""
+    """Returns the lines that hold activations. The line that creates a weight does not matter to the user."""
     known = {entry.path: entry.module for entry in entries}
     lines: Counter[Site] = Counter()
     for index, held in modules.items():

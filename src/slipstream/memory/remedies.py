@@ -1,5 +1,5 @@
-"""Computes what each remedy would free at the peak, from a footprint alone. The numbers are calculated, not measured.
-If another phase would then be the peak, that is taken into account."""
+"""Computes what each remedy would free at the peak, from a footprint alone. Nothing is measured. With a remedy another
+phase may become the peak, which is taken into account."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from msgspec import Meta
 from slipstream.records import Footprint, ModuleBytes
 
 _LEAST_SHARE = 0.01
-_STATE_LEFT = 0.26  # of fp32 states in eight bits, with a scale for every block of 256
-_ACTIVATIONS_LEFT = 0.5  # of fp32 activations in bfloat16
+_STATE_LEFT = 0.26  # the share of fp32 state that is left in eight bits, with a scale for every block of 256
+_ACTIVATIONS_LEFT = 0.5  # the share of fp32 activations that is left in bfloat16
 _APART = ("cuda", "xpu")
 
 Kinds = dict[str, int]
 
 
 class Remedy(msgspec.Struct, frozen=True):
-    """The descriptions are shown in docs/json.md."""
+    """A way to lower the peak. docs/json.md shows the descriptions."""
 
     name: Annotated[str, Meta(description="such as `checkpointing`")]
-    what: Annotated[str, Meta(description="one short line")]
-    freed_bytes: Annotated[int, Meta(description="estimated reduction of the peak; computed, not measured")]
+    what: Annotated[str, Meta(description="what the remedy does, on one short line")]
+    freed_bytes: Annotated[int, Meta(description="reduction of the peak; computed, not measured")]
     numerics: Annotated[str, Meta(description="`identical`, `reordered`, `approximate` or `different`")]
-    price: Annotated[str, Meta(description="what it costs")]
+    price: Annotated[str, Meta(description="what the remedy costs")]
 
 
 def list_remedies(footprint: Footprint) -> list[Remedy]:
@@ -45,13 +45,14 @@ def list_remedies(footprint: Footprint) -> list[Remedy]:
 
 
 def _freed(footprint: Footprint, change: Callable[[Kinds], float]) -> int:
-    """Returns the present peak minus the new peak. `change` returns what one phase's peak loses."""
+    """Returns the present peak minus the new peak. `change` returns by how much the peak of one phase falls."""
     then = [sum(kinds.values()) - change(kinds) for kinds in footprint.phases.values()]
     return max(0, round(footprint.peak_bytes - max(then, default=footprint.peak_bytes)))
 
 
 def _checkpointing(footprint: Footprint) -> Remedy | None:
-    """Repeated blocks store only their inputs, and one block at a time stores its activations."""
+    """Returns the remedy with which repeated blocks store only their outputs, and only one block at a time stores its
+    activations."""
     most, what = 0, ""
     for (parent, class_name), blocks in _repeated(footprint.modules).items():
         sums = [sum(m.kinds.get("activations", 0) for m in inner) for inner in blocks.values()]
@@ -68,7 +69,7 @@ def _checkpointing(footprint: Footprint) -> Remedy | None:
 
 
 def _repeated(modules: list[ModuleBytes]) -> dict[tuple[str, str], dict[str, list[ModuleBytes]]]:
-    """Returns siblings of one class, each with everything inside it. Only modules that contain other modules count."""
+    """Returns siblings of one class, each with the modules inside it. Only modules that contain others count."""
     classes = {module.path: module.class_name for module in modules}
     groups: dict[tuple[str, str], dict[str, list[ModuleBytes]]] = defaultdict(lambda: defaultdict(list))
     for module in modules:
@@ -82,12 +83,12 @@ def _repeated(modules: list[ModuleBytes]) -> dict[tuple[str, str], dict[str, lis
 
 
 def _micro_batches(footprint: Footprint) -> Remedy | None:
-    # Batch norm mixes samples, so pieces would give another result, and the technique declines.
+    # Batch norm mixes samples, so pieces of a batch would give another result, and the technique declines.
     if footprint.batch_size < 2 or any("BatchNorm" in module.class_name for module in footprint.modules):
         return None
     inside = sum(module.kinds.get("activations", 0) for module in footprint.modules)
     share = inside / max(1, footprint.kinds.get("activations", 0))
-    # Temporary memory of an optimizer has the size of the weights, whatever the batch.
+    # The temporary memory of an optimizer has the size of the weights and does not depend on the batch.
     update = footprint.phases.get("optimizer")
 
     def halved(kinds: Kinds) -> float:
@@ -95,7 +96,7 @@ def _micro_batches(footprint: Footprint) -> Remedy | None:
         return 0.5 * (min(1.0, share) * kinds.get("activations", 0) + temporary)
 
     freed = _freed(footprint, halved)
-    what = f"the model in two halves of {-(-footprint.batch_size // 2)}, the same gradient"
+    what = f"the model on two halves of {-(-footprint.batch_size // 2)} samples, with the same gradient"
     return Remedy("micro_batches", what, freed, "reordered", "one more forward pass")
 
 
@@ -112,12 +113,13 @@ def _small_state(footprint: Footprint) -> Remedy | None:
 
 
 def _state_away(footprint: Footprint) -> Remedy | None:
-    """The state is on the host between updates, and on the device during an update."""
+    """Returns the remedy that holds the optimizer's state on the host between updates, and on the device only during an
+    update."""
     if not _is_apart(footprint):
         return None
     update = footprint.phases.get("optimizer")
     freed = _freed(footprint, lambda kinds: 0 if kinds is update else kinds.get("optimizer_state", 0))
-    return Remedy("offload_optimizer", "optimizer state in host memory", freed, "identical", "a copy there and back")
+    return Remedy("offload_optimizer", "optimizer state in host memory", freed, "identical", "two copies per update")
 
 
 def _is_apart(footprint: Footprint) -> bool:

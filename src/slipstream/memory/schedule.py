@@ -1,5 +1,5 @@
-"""The schedule of a `memory` run: warm up, observe a step with the script's own batch, then steps with cut batches, and
-stop. The results of the run are discarded, so a step on fewer samples does no harm."""
+"""The schedule of the command `memory`: warm up, observe a step with the script's own batch, observe steps with smaller
+batches, and stop. The results of the run are discarded, so a step on fewer samples does no harm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slipstream.seams.module import ModuleSeam
 from slipstream.seams.patching import Substitute
 from slipstream.seams.training import OptimizerSeam
 
-_WARM_UP = 3  # steps: the first creates the optimizer state, the next ones the buffers of libraries
+_WARM_UP = 3  # steps; the first creates the optimizer state, the others create buffers of libraries
 _ATTEMPTS = 4  # attempts to observe a step with a whole batch that does not contain the end of an epoch
 _CUTS = (2, 4)  # one half, one quarter
 _MAX_ENTRIES = 1_000_000  # allocations and releases in a snapshot; older ones are dropped
@@ -35,14 +35,14 @@ class MemorySchedule(Schedule):
         optimizers: OptimizerSeam,
         snapshot_path: str = "",
     ) -> None:
-        """`snapshot_path` is where to write the allocator's snapshot; "": it is not wanted."""
+        """The allocator's snapshot is written to `snapshot_path`, unless it is ""."""
         super().__init__(recorder, survey, seconds)
         self._modules = modules
         self._optimizers = optimizers
         self._observer: Observer | None = None
         self._footprints: list[Footprint] = []
         self._num_attempts = 0
-        self._wanted = 0  # samples in a batch; 0: as it comes
+        self._wanted = 0  # samples to which batches are cut; 0: batches are not cut
         self._cannot_cut = ""
         self._loader = -1
         self._snapshot = AllocatorSnapshot(snapshot_path)
@@ -76,7 +76,7 @@ class MemorySchedule(Schedule):
             self.finish()
 
     def _begin_again(self) -> None:
-        """Waits a step before the next profiler: starting one right after another crashes, see QuietProfile."""
+        """Waits for one step before the next profiler starts, because torch may crash otherwise (see QuietProfile)."""
         self._enter("pause", None)
 
     def _start(self) -> bool:
@@ -111,7 +111,7 @@ class MemorySchedule(Schedule):
         self._guarded(self._snapshot.keep)
         self._recorder.queue.write(Told(footprint=footprint))
         if footprint.growth is not None and self._following is None:
-            self._follow()  # before batches are cut, because the script may keep those too
+            self._follow()  # this comes before batches are cut, because the script may also keep cut batches
         else:
             self._cut_next()
 
@@ -160,14 +160,14 @@ class MemorySchedule(Schedule):
         super().finish()
 
     def _why_not_cut(self) -> str:
-        """Returns the reason. Either this schedule or the script may have ended the run."""
+        """Returns why no smaller batch was observed. Either this schedule or the script may have ended the run."""
         if self._is_late():
             return f"the {self._seconds:g} seconds ended before a smaller batch was observed; use a larger --seconds"
         return "the script ended when it received a smaller batch"
 
     def break_off(self) -> None:
-        """Stops observing before processes are started, because a fork under the profiler may crash. The next step is
-        observed instead."""
+        """Stops the observation before the script starts processes, because a fork under the profiler may crash. The
+        next step is observed instead."""
         if self._observer is not None:
             self._guarded(self._end)
 
@@ -190,7 +190,7 @@ class MemorySchedule(Schedule):
     # --- batches ----------------------------------------------------------------------------------------------------
 
     def supply(self, iterator: Any, loader: int) -> Substitute | None:
-        """Returns the script's own next batch after recording it, cut if a smaller one is to be observed."""
+        """Returns the script's own next batch, cut if a smaller batch is to be observed, and records it."""
         if self._observer is None or not self._recorder.steps.is_trained(loader):
             return None
         recorder = self._recorder
@@ -208,7 +208,7 @@ class MemorySchedule(Schedule):
         return Substitute(batch)
 
     def rewind(self, iterator: Any) -> None:
-        """This schedule stores no batches."""
+        """Does nothing, because this schedule stores no batches."""
 
     def _cut(self, batch: Any) -> Any:
         cut = cut_batch(batch, self._wanted)
@@ -227,11 +227,11 @@ def _alive(references: list[Any]) -> list[Any]:
 
 
 class AllocatorSnapshot:
-    """Records PyTorch's own snapshot of the caching allocator over the observed step, for its viewer
-    (pytorch.org/memory_viz). The snapshot contains every segment, every block, and the stack that requested it. Only
-    CUDA has one; the CPU's allocator keeps no history. The recording has not been run on a GPU yet.
+    """Records PyTorch's own snapshot of the caching allocator over the observed step, for the viewer at
+    pytorch.org/memory_viz. The snapshot contains every segment, every block, and the stack that requested the block.
+    Only CUDA has such a snapshot. The recording has not been run on a GPU yet.
 
-    Call `start` before the observed steps and `keep` after them. Without a path it does nothing."""
+    Call `start` before the observed steps and `keep` after them. Without a path nothing is recorded."""
 
     def __init__(self, path: str, history: Any = None) -> None:
         self.path = path
@@ -247,7 +247,7 @@ class AllocatorSnapshot:
         if self._is_recording:
             self._history._dump_snapshot(self.path)
             self.end()
-            self.path = ""  # the snapshot is of the script's own batch, not of smaller ones
+            self.path = ""  # only the script's own batch gets a snapshot
 
     def end(self) -> None:
         if self._is_recording:

@@ -1,5 +1,6 @@
 """Adds marks to the profiler's trace during the observed steps: which module runs, which line of the user's code called
-torch, and when addresses were given names. Changes no value, draws no random number, and is removed completely."""
+torch, and when addresses got names. The marks change no value and draw no random number. They are removed completely.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class LineMarks(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        # Reading a shape is a call too, but allocates nothing. A range that opens inside ours would end with it.
+        # Reading a shape is a call too, but allocates nothing. A call that opens a range of the profiler gets no mark,
+        # because the opened range would end together with the range of the mark.
         if not self.is_on or name == "__get__" or "_record_function" in name:
             return func(*args, **kwargs)
         index = self._index()
@@ -58,7 +60,7 @@ class LineMarks(TorchFunctionMode):
         enter()
 
     def leave(self) -> None:
-        """Leaves the mode, even if the script has entered another mode since."""
+        """Leaves the mode, even if the script has entered another mode meanwhile."""
         self.is_on = False
         stack: Any = overrides
         if self not in stack._get_current_function_mode_stack():
@@ -75,7 +77,8 @@ class TraceMarks:
 
     def __init__(self, entries: list[ModuleEntry], names: AddressNames, *, with_lines: bool) -> None:
         self.snaps: list[list[Name]] = []
-        self.outputs: dict[int, tuple[int, list[int]]] = {}  # by module: the snap of its last return, and the addresses
+        # Maps a module to the snap of its last return and to the addresses that it returned.
+        self.outputs: dict[int, tuple[int, list[int]]] = {}
         self._entries = entries
         self._names = names
         self._lines = LineMarks() if with_lines else None
@@ -104,7 +107,7 @@ class TraceMarks:
         return self._lines.sites() if self._lines is not None else []
 
     def snap(self, names: Iterable[Name]) -> int:
-        """Gives these addresses these names from now on."""
+        """Records the names of addresses at this moment, and returns the number of the snap."""
         with torch._C.DisableTorchFunction(), Range(f"{SNAP}{len(self.snaps)}"):
             self.snaps.append(list(names))
         return len(self.snaps) - 1
@@ -113,7 +116,7 @@ class TraceMarks:
         before: Callable[..., None] = lambda *_: self._enter(index)  # noqa: E731
         after: Callable[..., None] = lambda _module, _args, output: self._leave(index, output)  # noqa: E731
         self._undo.callback(module.register_forward_pre_hook(before, prepend=True).remove)
-        # always_call: a forward that raises, and is caught by the script, must close its range too
+        # always_call: the range must also be closed if the forward raises and the script catches the exception.
         self._undo.callback(module.register_forward_hook(after, always_call=True).remove)
 
     def _enter(self, index: int) -> None:
@@ -138,6 +141,6 @@ class TraceMarks:
             self._open.pop()[1].__exit__(None, None, None)
 
     def _before_update(self, *_: Any) -> None:
-        """Names gradients just before an update, because the script may free them afterwards."""
+        """Names the gradients just before an update, because the script may free the gradients afterwards."""
         if threading.get_ident() == self._thread:
             self.snap(self._names.gradients())

@@ -34,7 +34,7 @@ def find_conflicts(cards: Mapping[str, Card]) -> list[Conflict]:
 
 
 def conflict_with(technique: str, recipe: Recipe, conflicts: Iterable[Conflict]) -> Conflict | None:
-    """The first conflict between the technique and the recipe, or None."""
+    """Returns the first conflict between the technique and the recipe, or None."""
     taken = {choice.technique for choice in recipe.choices}
     for conflict in conflicts:
         sides = {conflict.left, conflict.right}

@@ -1,4 +1,4 @@
-"""Read and write slipstream.toml: a recipe that users read and edit, with a description of where it was measured.
+"""Reads and writes slipstream.toml: a recipe that users read and edit, and where it was measured.
 
 The whole file is checked when it is read. An error names the line and what is allowed there. This module imports
 nothing slow, because `slipstream run` reads the recipe before it starts the script.
@@ -35,7 +35,7 @@ _TABLES = ("recipe", "script", "machine", "evidence")
 
 class RecipeFile(msgspec.Struct, frozen=True):
     recipe: Recipe
-    script: list[str] = []  # as typed
+    script: list[str] = []  # the script and its arguments, as typed
     script_digest: str = ""
     machine: dict[str, str | float] = {}
     base_step_ms: float | None = None
@@ -44,14 +44,14 @@ class RecipeFile(msgspec.Struct, frozen=True):
 
 
 def write_recipe(path: Path, tuning: Tuning, session: Session) -> None:
-    """Write the recipe of the tuning. The file is replaced as a whole, or not at all."""
+    """Writes the recipe of the tuning. The file is replaced as a whole, or not at all."""
     from slipstream.recipe.text import recipe_text  # reading a recipe does not need it
 
     write_file(path, recipe_text(tuning, session, FORMAT).encode())
 
 
 def read_recipe(path: Path, techniques: Mapping[str, Technique] | None = None) -> RecipeFile:
-    """Read and check a recipe. Raises ValueError, which names the file, the line and what is allowed there."""
+    """Reads and checks a recipe. Raises ValueError, which names the file, the line and what is allowed there."""
     try:
         text = read_file(path, _LIMIT_BYTES, may_be_link=True).decode()
     except OSError as error:
@@ -66,12 +66,12 @@ def read_recipe(path: Path, techniques: Mapping[str, Technique] | None = None) -
         raise ValueError(f"{path} cannot be read: it is nested too deeply") from None
     try:
         return _Reading(path, TomlLines(text), data, techniques or catalogue()).result()
-    except RecursionError:  # in the text of a value that an error shows
+    except RecursionError:  # raised when an error shows a deeply nested value
         raise ValueError(f"{path} cannot be read: it is nested too deeply") from None
 
 
 class _Reading:
-    """Reads one file. The first error ends it."""
+    """Reads one file, up to the first error."""
 
     def __init__(self, path: Path, lines: TomlLines, data: dict[str, Any], techniques: Mapping[str, Technique]) -> None:
         self._path, self._lines, self._data, self._techniques = path, lines, data, techniques
@@ -110,7 +110,7 @@ class _Reading:
             raise self._fault("", "version", f"version {got}; this version of slipstream reads: {FORMAT}")
 
     def _choice(self, name: str, value: object) -> Choice | None:
-        """The choice in one line of the recipe. None if the user switched the technique off with false."""
+        """Returns the choice in one line of the recipe, or None if the user switched the technique off with false."""
         if name not in self._techniques or name == "nothing":
             names = ", ".join(ident for ident in self._techniques if ident != "nothing")
             raise self._fault("recipe", name, f"there is no technique {name!r}; the techniques are: {names}")
@@ -163,7 +163,7 @@ class _Reading:
 
 
 def _allowed_settings(technique: Technique) -> Sequence[Setting]:
-    """The VALUES of a technique that has them. Any other technique can only be on."""
+    """Returns the settings of a technique. A technique without VALUES can only be on."""
     values: Sequence[Setting] = getattr(technique, "VALUES", (True,))
     return values
 
@@ -175,7 +175,7 @@ def _listed(allowed: Sequence[Setting]) -> str:
 
 
 def _shown(value: object) -> str:
-    """The value as TOML writes it."""
+    """Returns the value as TOML writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,4 +1,4 @@
-"""Digests of the script's source, which show whether it changed since a recipe or a journal was written.
+"""Digests of the script's source. They show whether the source changed since a recipe or a journal was written.
 
 The source files are read, never imported.
 """
@@ -14,9 +14,10 @@ from slipstream.records import Session
 
 
 def source_file(script: Sequence[str], cwd: str | Path) -> Path | None:
-    """The file of the script.
+    """Returns the file of the script.
 
-    None for a module outside of the working directory, because finding it would mean importing its package.
+    Returns None for a module outside of the working directory, because its package would have to be imported to find
+    the file.
     """
     if not script:
         return None
@@ -31,13 +32,13 @@ def source_file(script: Sequence[str], cwd: str | Path) -> Path | None:
 
 
 def script_digest(script: Sequence[str], cwd: str | Path) -> str:
-    """The digest of the script's file; "" if the file is not found."""
+    """Returns the digest of the script's file, or "" if the file is not found."""
     path = source_file(script, cwd)
     return _digest(path) if path is not None else ""
 
 
 def files_digest(session: Session) -> str:
-    """The digest of the user's files in which the check saw loaders, datasets, models and optimizers."""
+    """Returns the digest of the user's files in which the check saw loaders, datasets, models and optimizers."""
     sites = [site for one in session.loaders for site in (one.site, one.getitem_site, one.collate_site)]
     sites += [one.site for one in session.models]
     sites += [site for one in session.optimizers for site in (one.site, one.step_site)]

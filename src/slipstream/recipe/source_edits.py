@@ -1,7 +1,7 @@
 """A recipe as edits of the source.
 
-The edits come from a trial that ran with the recipe or, without such a trial, from what each technique derives from
-the session.
+The edits come from a trial that ran with the recipe. Without such a trial, each technique derives its edits from the
+session.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slipstream.techniques._core.observation import Observation
 def edits_of(
     session: Session, recipe: Recipe, made: Sequence[Edit] = (), techniques: Mapping[str, Technique] | None = None
 ) -> list[Edit]:
-    """The edits for the recipe. `made` are the edits that a trial with this recipe recorded."""
+    """Returns the edits for the recipe. `made` are the edits that a trial with this recipe recorded."""
     observation, known = Observation(session), techniques or catalogue()
     edits: list[Edit] = []
     for choice in recipe.choices:
@@ -32,8 +32,8 @@ def edits_of(
 
 
 def is_writable(observation: Observation, choice: Choice, technique: Technique) -> bool:
-    """Whether `slipstream patch` can write the technique into the source, as far as is known before it looks for the
-    place."""
+    """Whether `slipstream patch` can write the technique into the source, as far as the session tells. The source
+    itself is not read."""
     edits = _proposed(observation, choice, technique)
     return bool(edits) and all(edit.kind != "by_hand" for edit in edits)
 
@@ -42,14 +42,14 @@ def _proposed(observation: Observation, choice: Choice, technique: Technique) ->
     try:
         return technique.edit(observation, choice.setting)
     except Exception as fault:  # a technique that fails on this script must not end the tuning
-        reason = f"its edit could not be made: {type(fault).__name__}: {fault}"
+        reason = f"its edit could not be made ({type(fault).__name__}: {fault})"
         return [Edit(choice.technique, "by_hand", None, reason=reason)]
 
 
 def _unwritten(ident: str, technique: Technique, observation: Observation) -> list[Edit]:
-    """An edit that tells the user why there is nothing to write for this technique.
+    """Returns an edit that tells the user why this technique does not apply to the script.
 
-    Without it, a technique that does not apply to the script would be left out without a message.
+    Without this edit the technique would be left out without a message.
     """
     answer = technique.applies(observation)
     if answer.is_yes or answer.is_already_so:
@@ -58,8 +58,8 @@ def _unwritten(ident: str, technique: Technique, observation: Observation) -> li
 
 
 def edits_in(session: Session, recipe: Recipe, may_import: bool = False) -> list[Edit]:
-    """The edits for the recipe, preferably those stored in the session, which were made where the race ran. With
-    `may_import`, edits that import slipstream take the place of those that are made by hand."""
+    """Returns the edits for the recipe. Edits that a trial of the tuning recorded take precedence. With `may_import`,
+    edits that import slipstream replace edits that the user would have to make."""
     made: list[Edit] = []
     observation, tuning = Observation(session), session.tuning
     if may_import:
@@ -74,7 +74,7 @@ def edits_in(session: Session, recipe: Recipe, may_import: bool = False) -> list
 
 
 def _importing(observation: Observation, choice: Choice) -> list[Edit]:
-    """The edits that import slipstream, if the technique has no others."""
+    """Returns the edits that import slipstream, if the technique has no other edits that can be written."""
     technique = catalogue()[choice.technique]
     if is_writable(observation, choice, technique):
         return []
@@ -85,15 +85,15 @@ class Written(msgspec.Struct, frozen=True):
     """What `slipstream patch` writes of a recipe."""
 
     recipe: Recipe
-    lost: Recipe  # the choices that no edit of the source does
-    by_hand: Recipe  # those of them that nothing in `recipe` replaces
-    total: Speed | None = None  # the tuning's figure for the whole recipe, and for what is written
-    speed: Speed | None = None
+    lost: Recipe  # the choices that cannot be written
+    by_hand: Recipe  # the lost choices that nothing in `recipe` replaces
+    total: Speed | None = None  # the speed of the whole recipe in the tuning
+    speed: Speed | None = None  # the speed of `recipe` in the tuning
 
 
 def written_of(session: Session, recipe: Recipe, may_import: bool = False) -> Written:
-    """The recipe itself if all of it can be written. Otherwise the best one that can be written, if the tuning measured
-    one, and else the choices that can be written."""
+    """Returns the recipe itself if all of it can be written. Otherwise returns the best writable recipe that the tuning
+    measured, or without one the choices that can be written."""
     observation, known, tuning = Observation(session), catalogue(), session.tuning
     is_kept = tuning is not None and set(recipe.choices) == set(tuning.recipe.choices)
     total = tuning.total if tuning is not None and is_kept else None
@@ -110,13 +110,13 @@ def written_of(session: Session, recipe: Recipe, may_import: bool = False) -> Wr
 
 
 def _is_lost(observation: Observation, choice: Choice) -> bool:
-    """Whether an edit is needed and cannot be written. Where nothing needs to be done, nothing is lost."""
+    """Whether the technique needs an edit that cannot be written."""
     technique = catalogue()[choice.technique]
     edits = technique.edit(observation, choice.setting)
     return bool(edits) and not is_writable(observation, choice, technique)
 
 
 def can_import(session: Session, recipe: Recipe) -> Recipe:
-    """The choices that `slipstream.DataLoader` makes possible."""
+    """Returns the choices that can be written only with `slipstream.DataLoader`."""
     observation = Observation(session)
     return Recipe(tuple(choice for choice in recipe.choices if _importing(observation, choice)))

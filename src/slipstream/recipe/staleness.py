@@ -1,4 +1,6 @@
-"""Differences between now and the tuning that made a recipe, as sentences. Uses only facts that are fast to read."""
+"""Differences between the tuning that made a recipe and the present run, as sentences. Only facts that are fast to read
+are compared.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ CORES_APART = 0.5  # a smaller difference comes from rounding
 def differences(
     file: RecipeFile, script: Sequence[str], cwd: str | Path | None = None, root: Path = Path("/")
 ) -> list[str]:
-    """What differs in the script, the machine and the software. `root` is the folder that holds /proc and /sys."""
+    """Returns sentences about what differs in the script, the machine and the software. `root` is the folder that
+    contains /proc and /sys."""
     return [*_of_script(file, script, cwd or Path.cwd()), *_of_machine(file, root), *_of_software(file)]
 
 
@@ -75,7 +78,7 @@ def _num_cores(root: Path) -> float:
 
 
 def _gpu_names(root: Path) -> list[str] | None:
-    """The GPUs that NVIDIA's driver lists. None if it lists none, which does not prove that there are none."""
+    """Returns the GPUs that NVIDIA's driver lists, or None if it lists none. Other GPUs may exist."""
     listed = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
     names = [
         line.partition(":")[2].strip()
@@ -98,12 +101,12 @@ def _of_software(file: RecipeFile) -> list[str]:
 
 
 def _release(version: str) -> str:
-    """The version without its build: 2.13.0+cpu and 2.13.0 are the same release."""
+    """Returns the version without its build, because 2.13.0+cpu and 2.13.0 are the same release."""
     return version.partition("+")[0]
 
 
 def _torch_version() -> str:
-    """The version in torch's own file. Importing torch, or using importlib.metadata, would take much longer."""
+    """Returns the version from torch's own file. An import of torch or importlib.metadata takes much longer."""
     found = find_spec("torch")
     if found is None or not found.origin:
         return ""

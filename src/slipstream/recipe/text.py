@@ -1,9 +1,9 @@
 """The text of slipstream.toml, and the line numbers of its keys.
 
-`recipe_text` writes one line for each technique, with its evidence in a comment.
+`recipe_text` writes one line for each technique, with the evidence in a comment.
 
-`TomlLines` finds the line of a key, which TOML parsers do not tell. It handles the files that slipstream writes and
-users edit. For a key that it does not find it gives no line rather than a wrong one.
+`TomlLines` finds the line of a key, which TOML parsers do not report. It handles files that slipstream wrote and users
+edited. It does not handle all of TOML, and for a key that it does not find it returns no line.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ def _recipe(tuning: Tuning) -> str:
     ]
     width = max((len(line) for line, _ in lines), default=0)
     body = "".join(f"{line:<{width}}  # {proof}\n" if proof else f"{line}\n" for line, proof in lines)
-    return "[recipe]\n" + (body or "# Nothing that was tried is faster beyond doubt.\n")
+    return "[recipe]\n" + (body or "# No technique was proved to be faster.\n")
 
 
 def _proof(tuning: Tuning, choice: Choice) -> str:
-    """The evidence for one technique, as in "1.62x (1.55 to 1.70), identical".
+    """Returns the evidence for one technique, as in "about 1.62x, identical".
 
-    If the technique's own race gave no interval, this is its share of the recipe's gain.
+    In older sessions it has an interval. If the technique's own race gave none, it is the technique's share of the
+    recipe's gain.
     """
     verdict = _evidence_of(tuning, choice)
     if verdict is None or verdict.speed is None:
@@ -77,7 +78,7 @@ def _evidence_of(tuning: Tuning, choice: Choice) -> Verdict | None:
 
 
 def machine_facts(session: Session) -> dict[str, object]:
-    """The facts by which `run` recognises the machine without importing torch."""
+    """Returns the facts by which `run` recognises the machine without importing torch."""
     environment = session.environment
     return _known(
         cpu=environment.cpu,
@@ -102,7 +103,9 @@ def _evidence(tuning: Tuning, session: Session) -> str:
     if tuning.noise is not None:
         facts |= {"noise_low": round(tuning.noise.low, 4), "noise_high": round(tuning.noise.high, 4)}
     interval = ", 95% interval" if total is not None and total.is_bounded else ""
-    comment = f"# All together, against the script as it is: {times(total)}{interval}.\n" if total is not None else ""
+    comment = (
+        f"# The whole recipe, against the script as it is: {times(total)}{interval}.\n" if total is not None else ""
+    )
     return comment + _table("evidence", facts)
 
 
@@ -142,5 +145,5 @@ class TomlLines:
                 self._lines.setdefault((table, key[1] or key[2] or key[3]), number)
 
     def line_of(self, table: str, key: str) -> int | None:
-        """The line of a key. `table` is "" for keys before the first table, and for the tables themselves."""
+        """Returns the line of a key. `table` is "" for keys before the first table, and for the tables themselves."""
         return self._lines.get((table, key))

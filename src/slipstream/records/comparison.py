@@ -31,20 +31,20 @@ class PhaseChange(msgspec.Struct, frozen=True):
 class BusySession(msgspec.Struct, frozen=True):
     """Other programs used the cores during one of the sessions."""
 
-    session: str  # its name in the comparison
-    # at_start: it is only known that the machine was busy when the session began. more: measured, and enough for the
-    # difference between the sessions
+    session: str  # the session's name in the comparison
+    # at_start: the machine was busy when the session began, and nothing later is known. more: other programs used more
+    # cores during this session, enough to explain the difference between the sessions.
     when: Literal["during", "at_start", "more"]
-    load: float  # the system's load when the session began; more: cores more than in the other session
+    load: float  # the system's load when the session began; for `more`: by how many cores the other programs used more
     num_cores: float
 
 
 class FewSteps(msgspec.Struct, frozen=True):
     """One of the sessions has too few undisturbed steps for a conclusion."""
 
-    session: str  # its name in the comparison
+    session: str  # the session's name in the comparison
     num_groups: int
-    group_size: int  # neighbouring steps that count as one, because every k-th step waits for all k workers
+    group_size: int  # consecutive steps that count as one, because with k workers every k-th step waits for all of them
 
 
 class SessionComparison(msgspec.Struct, frozen=True):
@@ -62,5 +62,5 @@ class SessionComparison(msgspec.Struct, frozen=True):
     phases: list[PhaseChange] = []
     is_same_machine: bool = True
     notes: list[str] = []
-    busy: list[BusySession] = []  # if there are any, the difference may be theirs
+    busy: list[BusySession] = []  # sessions in which other programs may be the cause of the difference
     few: list[FewSteps] = []

@@ -28,7 +28,7 @@ class GpuReading(msgspec.Struct, frozen=True):
 
 
 class LoadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The cores that other programs used in this time, of those that we may use. Times are those of the host clock."""
+    """How many of the usable cores other programs used in an interval of time. Times are those of the host clock."""
 
     start_ns: int
     end_ns: int
@@ -44,7 +44,7 @@ class TorchFacts(msgspec.Struct, frozen=True):
     num_interop_threads: int
     accelerator: str  # cuda, mps, xpu; "": none
     accelerator_build: str  # CUDA or ROCm version torch was built for; "" for a CPU build
-    device: str  # of the model: cpu, cuda:0
+    device: str  # the model's device: cpu, cuda:0
     has_fast_bf16: bool
     has_fast_fp16: bool
     has_tf32: bool
@@ -52,7 +52,7 @@ class TorchFacts(msgspec.Struct, frozen=True):
     cudnn_benchmark: bool
     deterministic: bool
     flush_denormal: bool | None = None
-    autocast_seen: bool = False  # the script enters autocast itself
+    autocast_seen: bool = False  # whether the script itself enters autocast
     threads_site: Site | None = None  # the user's line that calls torch.set_num_threads
 
 
@@ -69,26 +69,26 @@ class Environment(msgspec.Struct, frozen=True):
     python: str
     slipstream: str
     cpu: str
-    num_cores: int  # physical
+    num_cores: int  # physical cores
     num_logical: int
-    num_usable: float  # after affinity and the container's quota
+    num_usable: float  # cores that affinity and the container's quota allow
     memory_bytes: int
     memory_limit_bytes: int | None
     shm_bytes: int | None
     shm_free_bytes: int | None
-    disk_kind: str  # of the working directory: "ssd", "hdd", "network", "memory", "unknown"
+    disk_kind: str  # the disk of the working directory: "ssd", "hdd", "network", "memory", "unknown"
     load: float  # one-minute load average when the session began
     gpus: list[Gpu] = []
     torch: TorchFacts | None = None
     readings: list[GpuReading] = []
     variables: dict[str, str] = {}  # environment variables that affect the speed of libraries
     idle_file_s: float | None = None  # seconds without use after which the system drops a file from the page cache
-    libraries: dict[str, str] = {}  # lightning, transformers, ... as imported by the script
+    libraries: dict[str, str] = {}  # versions of lightning, transformers, ... if the script imports them
 
 
 class Revision(msgspec.Struct, frozen=True):
     commit: str  # full hash
-    is_changed: bool = False  # tracked files differed from the commit
+    is_changed: bool = False  # whether tracked files differed from the commit
 
     def __str__(self) -> str:
         return self.commit[:9] + ("+" if self.is_changed else "")

@@ -14,8 +14,8 @@ Bound = Literal["input", "compute", "cores", "other", "unknown"]
 class Ceilings(msgspec.Struct, frozen=True):
     """Step times if one resource were free. None: not measured; `notes` says why."""
 
-    compute_ms: float | None = None  # if data loading were free
-    input_ms: float | None = None  # if computation were free
+    compute_ms: float | None = None  # the step if data loading were free
+    input_ms: float | None = None  # the step if computation were free
     shared_ms: float | None = None  # (CPU time of input + CPU time of compute) / cores
     input_cpu_ms: float | None = None  # CPU time per step, all processes
     compute_cpu_ms: float | None = None
@@ -36,7 +36,7 @@ class Finding(msgspec.Struct, frozen=True):
     site: Site | None = None
     techniques: list[str] = []
     settings: dict[str, str] = {}  # what the change sets: {"num_workers": "2"}
-    advice: str = ""  # a further sentence, where the change needs one
+    advice: str = ""  # a sentence about the change, or ""
 
     @property
     def where(self) -> str:

@@ -9,7 +9,8 @@ import msgspec
 from slipstream.records.race import Speed, TechniqueNote
 from slipstream.records.recipe import Recipe
 
-# ran: several steps, including the first step of the optimizer. ran_out: out of memory. ended: the script ended before.
+# ran: the trial ran several steps, including the first step of the optimizer. ran_out: it ran out of memory. ended: the
+# script ended before these steps.
 TrialOutcome = Literal["ran", "ran_out", "ended", "failed"]
 
 
@@ -17,17 +18,17 @@ class FitAttempt(msgspec.Struct, frozen=True):
     """One trial of the script with a batch size and a recipe, under the limit or without it."""
 
     batch_size: int  # 0: not known
-    recipe: Recipe = Recipe()  # without the batch size
+    recipe: Recipe = Recipe()  # the techniques that save memory; the batch size is not part of it
     is_held: bool = True  # whether the trial ran under the limit
     outcome: TrialOutcome = "ran"
-    reason: str = ""  # why it did not run, in one line
-    start_bytes: int = 0  # in use when the training began, counted as the limit counts
-    peak_bytes: int | None = None  # maximum in use, counted as the limit counts; None: the trial did not get that far
+    reason: str = ""  # why the trial did not run, in one line
+    start_bytes: int = 0  # memory in use when the training began, counted as the limit is
+    peak_bytes: int | None = None  # maximum of the memory in use, counted as the limit is; None: not measured
     step_ms: float | None = None
     samples_per_s: float | None = None
     rate: Speed | None = None  # samples per second relative to the unchanged script without a limit
-    changes: list[TechniqueNote] = []  # what its techniques changed
-    declined: list[TechniqueNote] = []  # what they could not do
+    changes: list[TechniqueNote] = []  # what the techniques of the recipe changed
+    declined: list[TechniqueNote] = []  # why techniques of the recipe declined
 
 
 class Fitting(msgspec.Struct, frozen=True, rename={"attempts": "trials"}):
@@ -39,7 +40,7 @@ class Fitting(msgspec.Struct, frozen=True, rename={"attempts": "trials"}):
     own_batch: int
     own_fits: bool
     parameter_bytes: int = 0
-    attempts: list[FitAttempt] = []  # in the order in which they ran
+    attempts: list[FitAttempt] = []  # the attempts in the order in which they ran
     largest: int | None = None  # largest batch that runs within the limit; None: not searched
     too_large: int | None = None  # smallest batch that ran out of memory; None: none did
     fastest: int | None = None

@@ -6,8 +6,8 @@ import msgspec
 
 
 class Flag(msgspec.Struct, frozen=True):
-    name: str  # where the value goes: "num_workers" of args.num_workers
+    name: str  # the attribute that holds the value: "num_workers" for args.num_workers
     option: str  # "--num_workers"
-    value: str  # as text: "0", "False", "None", "no"
-    is_switch: bool = False  # the option alone, without a value, switches it on
+    value: str  # the value as text: "0", "False", "None", "no"
+    is_switch: bool = False  # whether the option takes no value and switches something on
     choices: list[str] = []

@@ -16,9 +16,9 @@ KINDS: Final = ("parameters", "optimizer_state", "gradients", "inputs", "activat
 class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The maximum of live bytes in one section of the step."""
 
-    at_ms: float  # since the step's start, under observation
+    at_ms: float  # time since the step's start; observation makes the step slower
     phase: str
-    num_bytes: list[int]  # by kind, in the order of KINDS
+    num_bytes: list[int]  # bytes of each kind, in the order of KINDS
 
 
 class ModuleBytes(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class ModuleBytes(msgspec.Struct, frozen=True):
     path: str  # "layers.0.attention"; "": the model itself
     class_name: str
     kinds: dict[str, int]
-    output_bytes: int = 0  # live at the peak, of the result of its last call
+    output_bytes: int = 0  # bytes of the result of its last call that are live at the peak
 
 
 class LineBytes(msgspec.Struct, frozen=True):
@@ -43,29 +43,29 @@ class Growth(msgspec.Struct, frozen=True):
 
     num_bytes: int
     num_blocks: int
-    site: Site | None = None  # the line that allocated most of it
+    site: Site | None = None  # the line that allocated most of this memory
 
 
 class Footprint(msgspec.Struct, frozen=True):
     device: str
-    num_samples: int  # in the step; 0: not known
-    batch_size: int  # of the largest batch in it
+    num_samples: int  # samples in the step; 0: not known
+    batch_size: int  # size of the largest batch in the step
     peak_bytes: int
     peak_ms: float
     peak_phase: str
     peak_operator: str  # the operator that allocated when the peak was reached
     peak_site: Site | None
-    step_ms: float  # under observation
-    kinds: dict[str, int]  # at the peak; adds up to it
-    phases: dict[str, dict[str, int]]  # kinds at the peak of each phase
+    step_ms: float  # duration of the step, which observation makes slower
+    kinds: dict[str, int]  # bytes of each kind at the peak; the sum is peak_bytes
+    phases: dict[str, dict[str, int]]  # bytes of each kind at the peak of each phase
     moments: list[Moment] = []
     modules: list[ModuleBytes] = []  # largest first
     lines: list[LineBytes] = []
     growth: Growth | None = None
-    capacity_bytes: int = 0  # available for tensors: live bytes plus free bytes; 0: not known
-    reserved_bytes: int = 0  # accelerators: maximum that the caching allocator reserved
-    split_bytes: int = 0  # accelerators: reserved and free, but in parts of segments
-    unexplained_bytes: int = 0  # accelerators: allocated, but of no known tensor; part of "other"
+    capacity_bytes: int = 0  # memory available for tensors: live bytes plus free bytes; 0: not known
+    reserved_bytes: int = 0  # accelerators: the most bytes that the caching allocator reserved
+    split_bytes: int = 0  # accelerators: reserved bytes that are free, but in parts of segments
+    unexplained_bytes: int = 0  # accelerators: allocated bytes that belong to no known tensor; part of "other"
 
 
 class Remains(msgspec.Struct, frozen=True):
@@ -73,9 +73,10 @@ class Remains(msgspec.Struct, frozen=True):
 
     kinds: dict[str, int]
     modules: list[ModuleBytes] = []
-    lines: list[LineBytes] = []  # most first
+    lines: list[LineBytes] = []  # lines by live bytes, largest first
     site: Site | None = None  # the user's line whose allocation failed
     module: str = ""  # the module that was running
-    # In use, counted as `--memory-limit` counts: by the process, or on an accelerator by its allocator; 0: not known
+    # Memory in use, counted as `--memory-limit` counts: that of the process, or on an accelerator that of the
+    # allocator. 0: not known.
     held_bytes: int = 0
     has_batch_norm: bool = False

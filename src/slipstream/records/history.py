@@ -11,7 +11,7 @@ from slipstream.records.recipe import Recipe
 class IndexEntry(msgspec.Struct, frozen=True):
     """A row of the index. For a session that is not readable only the fields about its file are set."""
 
-    name: str  # of the file, without its suffix; the user refers to the session by this name
+    name: str  # name of the file without its suffix, by which the user refers to the session
     size_bytes: int
     modified_ns: int
     is_readable: bool = True
@@ -21,16 +21,16 @@ class IndexEntry(msgspec.Struct, frozen=True):
     commit: str = ""
     is_changed: bool = False
     num_steps: int = 0
-    num_undisturbed: int | None = None  # None: of an older version, which did not distinguish them
-    step_ms: float | None = None  # of a tuning: the races' base step
+    num_undisturbed: int | None = None  # None: the session is of an older version, which did not count these steps
+    step_ms: float | None = None  # median step of the check; for a tuning, the base step of the races
     samples_per_s: float | None = None
     bound: str = ""
     recipe: str = ""  # the recipe that `tune` kept
     ratio: float | None = None  # speed of the recipe relative to the base
     ratio_low: float | None = None
     ratio_high: float | None = None
-    peak_bytes: int | None = None  # of the step that the command `memory` observed
-    largest_batch: int | None = None  # found by `tune --fit`
+    peak_bytes: int | None = None  # peak of the step that the command `memory` observed
+    largest_batch: int | None = None  # the largest batch that `tune --fit` found
 
 
 class GlanceSpeed(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class GlanceSummary(msgspec.Struct, frozen=True):
 
 
 class SessionGlance(msgspec.Struct, frozen=True):
-    """A subset of the fields of Session, for reading the same file. Reading only these is a hundred times faster."""
+    """Some fields of Session. A session file is read a hundred times faster if only these fields are decoded."""
 
     command: str
     script: list[str]

@@ -1,5 +1,5 @@
-"""Messages from the processes of a trial to the parent. They are sent one by one, so that most of the data is there
-even if a trial is killed."""
+"""Messages from the processes of a trial to the parent. They are sent one by one, so that the parent has most of the
+data even if a trial is killed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     num_steps: int
     block: str
     step_ms: float
-    share: float  # of the trial, 0 to 1
+    share: float  # share of the trial that is done, 0 to 1
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):

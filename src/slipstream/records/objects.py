@@ -1,5 +1,5 @@
-"""Facts about the objects of the user's script that pass through seams: loaders, models, optimizers. They are read when
-an object is first used."""
+"""Facts about the script's objects that seams see: loaders, models, optimizers. The facts are read when an object is
+first used."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Trainer(msgspec.Struct, frozen=True):
 
     library: str  # "transformers", "lightning"
     class_name: str
-    own_methods: list[str] = []  # of the library's class that the script's subclass replaces
+    own_methods: list[str] = []  # methods of the library's class that the script's subclass replaces
 
 
 class Loader(msgspec.Struct, frozen=True, rename={"container": "hoard"}):
     ident: int
-    site: Site | None  # the user's line that built it
+    site: Site | None  # the user's line that created the loader
     class_name: str
     dataset_name: str
     num_workers: int
@@ -32,12 +32,12 @@ class Loader(msgspec.Struct, frozen=True, rename={"container": "hoard"}):
     start_method: str  # fork, spawn, forkserver; "" without workers
     collate_name: str = "default_collate"
     collate_site: Site | None = None
-    getitem_site: Site | None = None  # of the dataset's __getitem__ or __iter__, if it is the user's code
+    getitem_site: Site | None = None  # the dataset's __getitem__ or __iter__, if it is the user's code
     tensor_facts: list[TensorFacts] = []
-    framework: str = ""  # "transformers", "lightning", "accelerate" if one of them built it
+    framework: str = ""  # "transformers", "lightning" or "accelerate" if this framework created the loader
     container: LargeContainer | None = None  # searched only for loaders with workers
-    num_threads: int = 0  # of a slipstream.DataLoader with threads, which replace its workers
-    draws: bool | None = None  # whether building its batches without workers draws random numbers; None: not checked
+    num_threads: int = 0  # threads of a slipstream.DataLoader, which replace its workers
+    draws: bool | None = None  # whether building a batch without workers draws random numbers; None: not checked
 
 
 class LargeContainer(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class LargeContainer(msgspec.Struct, frozen=True):
     kind: str  # type of the container
     element: str  # type of its elements
     num_objects: int
-    num_bytes: int  # estimate
+    num_bytes: int  # estimated size
 
 
 class TensorFacts(msgspec.Struct, frozen=True):
@@ -58,13 +58,13 @@ class TensorFacts(msgspec.Struct, frozen=True):
     dtype: str
     device: str
     num_bytes: int
-    was_bytes: bool = False  # floats with at most 256 different values per channel: bytes would suffice
+    was_bytes: bool = False  # whether its floats have at most 256 different values per channel, so that bytes suffice
 
 
 class Model(msgspec.Struct, frozen=True):
     ident: int
     class_name: str
-    site: Site | None  # the user's line that first called it
+    site: Site | None  # the user's line that first called the model
     num_parameters: int
     parameter_bytes: int
     dtypes: list[str]
@@ -74,10 +74,10 @@ class Model(msgspec.Struct, frozen=True):
     num_convolutions: int = 0
     is_channels_last: bool = False
     inputs: list[TensorFacts] = []
-    name: str = ""  # its name in the line that called it: "model", "self.net"; "": not known
-    class_module: str = ""  # module that defines its class
+    name: str = ""  # the model's name in this line: "model", "self.net"; "": not known
+    class_module: str = ""  # the module that defines the model's class
     num_planar: int | None = None  # number of two-dimensional convolutions; None: not counted
-    moves_alone: bool = True  # model.to() converts only parameters and buffers of at most four dimensions
+    moves_alone: bool = True  # whether model.to() converts only parameters and buffers of at most four dimensions
 
 
 class Optimizer(msgspec.Struct, frozen=True):
@@ -88,6 +88,6 @@ class Optimizer(msgspec.Struct, frozen=True):
     num_parameters: int
     fused: bool | None  # the script's argument; None: torch's default
     foreach: bool | None
-    can_fuse: bool  # this class and device have a fused implementation
+    can_fuse: bool  # whether torch has a fused implementation for this class and device
     device: str
-    step_site: Site | None = None  # of the update method, if the user's own class defines it; None: a library's class
+    step_site: Site | None = None  # the update method of the user's own class; None: a library's class

@@ -1,4 +1,4 @@
-"""Recipes: techniques with settings. Also describes the same changes as edits of the source."""
+"""Recipes, which are techniques with settings, and edits, which describe the same changes in the source."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import msgspec
 
 from slipstream.records.site import Site
 
-# Strictest first: same bits; different rounding; different random numbers; lower precision; different training.
+# The strictest first. identical: the same bits. reordered: other rounding. redrawn: other random numbers. approximate:
+# lower precision. different: another training.
 NumericsClass = Literal["identical", "reordered", "redrawn", "approximate", "different"]
 NUMERICS: tuple[NumericsClass, ...] = ("identical", "reordered", "redrawn", "approximate", "different")
 
-Setting = bool | int | str  # True: the technique has no variants
+Setting = bool | int | str  # True: the technique has no settings
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -43,21 +44,21 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 EditKind = Literal[
-    "argument",  # an argument of the call at the site
-    "loader",  # slipstream.DataLoader in the place of torch's in the call at the site
-    "before",  # a statement before the one at the site
-    "around",  # a context around the forward pass at the site, up to its backward pass
-    "scaler",  # a gradient scaler for the loss whose forward pass is at the site; argument: the optimizer's class
-    "start",  # a statement of the script, after its imports
-    "environment",  # a variable (argument, text) set before the script's imports, because libraries read it when loaded
-    "checkpoint",  # checkpointing of the model's blocks; its class is in the module `argument`
-    "callee",  # a new name for the model in the call at the site, assigned once before the loop
-    "input",  # text appended to an argument of the model's call at the site
-    "without_grad",  # torch.no_grad() around the evaluation that contains the site
-    "running_sum",  # the running sum at the site stays on the device; argument: the conversion to Python's precision
-    "convert_once",  # one conversion of the whole table that the site takes its batches from
-    "detached",  # detach what the site adds to the variable `call`
-    "by_hand",  # the user has to make the change
+    "argument",  # sets an argument of the call at the site
+    "loader",  # replaces torch's DataLoader by slipstream.DataLoader in the call at the site
+    "before",  # inserts a statement before the statement at the site
+    "around",  # puts a context around the forward pass at the site and its loss, up to the backward pass
+    "scaler",  # adds a gradient scaler for the loss of the forward pass at the site
+    "start",  # inserts a statement after the script's imports
+    "environment",  # sets an environment variable before the script's imports, because libraries read it on import
+    "checkpoint",  # checkpoints the blocks of the model whose class is in the module `argument`
+    "callee",  # calls the model at the site by a new name, which is assigned before the loop
+    "input",  # appends a text to an argument of the model's call at the site
+    "without_grad",  # disables gradients for the evaluation that contains the site
+    "running_sum",  # keeps the running sum at the site on the device
+    "convert_once",  # converts the table from which the site takes its batches once, before the loop
+    "detached",  # detaches the value that the site adds to the variable `call`
+    "by_hand",  # leaves the change to the user
 ]
 
 
@@ -66,15 +67,19 @@ class Edit(msgspec.Struct, frozen=True):
 
     technique: str
     kind: EditKind
-    site: Site | None  # the observed call; None: the edit concerns the whole script, or is made by hand
-    # The function that is called at the site (kind "argument": DataLoader, AdamW), or the model's name (kind "input")
+    site: Site | None  # the observed line; None: the edit concerns the whole script, or is made by hand
+    # The name of what is called at the site. For "argument" it is a class or function, such as DataLoader or AdamW. For
+    # "around", "callee", "input" and "scaler" it is the model's name. For "detached" it is the variable that keeps the
+    # value, and for "without_grad" the training function.
     call: str = ""
-    # The argument's name. For "input" it may also be a position: "0". For "before": the model's name in its call. For
-    # "callee": what the new name stands for
+    # The argument's name. For "input" it may also be a position, such as "0". For "environment" it is the variable,
+    # for "before" the model's name in its call, for "callee" the value of the new name, for "scaler" the optimizer's
+    # class, for "checkpoint" a module, and for "running_sum" the conversion to Python's precision.
     argument: str = ""
-    # The argument's value, the statement ({model} stands for the model's name), the context, or the appended text
+    # The value of the argument or variable, the statement (with {model} for the model's name), the context, the scaler,
+    # the new name, or the appended text.
     text: str = ""
     reason: str = ""  # by_hand: why the edit cannot be made automatically
     observed: str = ""  # repr of the argument's value in the session; "": not known
-    is_if_given: bool = False  # the argument is changed only if the call has it, and is never added
-    num_calls: int = 1  # number of calls of this name at the site, each time it runs
+    is_if_given: bool = False  # whether the argument is only changed if the call has it, and never added
+    num_calls: int = 1  # how many calls of this name the site makes each time it runs

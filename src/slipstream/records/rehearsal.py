@@ -7,18 +7,18 @@ from typing import Final
 
 import msgspec
 
-# How many times as slow as now a remedy must be to be hopeless: no setting of it, and no technique beside it, makes up
-# for that.
+# A remedy that makes the copy slower by this factor is not raced. No other setting and no further technique makes up
+# for so much.
 HOPELESS: Final = 3.0
 
 
 class Rehearsal(msgspec.Struct, frozen=True):
     remedy: str  # channels_last, fused_optimizer, threads, flush_denormals, bf16
     setting: str
-    now_ms: float  # without the remedy: forward and backward pass of the copy, or the optimizer's step; median
-    then_ms: float
+    now_ms: float  # median time without the remedy, of forward and backward pass of the copy or of the optimizer's step
+    then_ms: float  # median time with the remedy
     ratio: float  # now_ms / then_ms, median of the pairs
     low: float  # 95% interval of that median
     high: float
     num_pairs: int
-    breaks_values: bool = False  # results are not finite with the remedy, but finite without it
+    breaks_values: bool = False  # whether results are finite without the remedy, but not with it

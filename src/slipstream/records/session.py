@@ -28,20 +28,20 @@ SCHEMA = 2
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How the script ended. The descriptions are shown in docs/json.md."""
+    """How the script ended. docs/json.md shows the descriptions."""
 
     reason: Annotated[
         Literal["stopped", "finished", "raised", "interrupted", "killed"],
-        Meta(description="`stopped` by slipstream, `finished`, `raised`, `interrupted` or `killed`"),
+        Meta(description="`stopped` (by slipstream), `finished`, `raised`, `interrupted` or `killed`"),
     ]
-    exit_code: Annotated[int, Meta(description="of the script; 0 when slipstream stopped it")]
-    seconds: Annotated[float, Meta(description="from start to end")]
-    message: Annotated[str, Meta(description="of the script's exception, if it raised")] = ""
+    exit_code: Annotated[int, Meta(description="exit code of the script; 0 if slipstream stopped the script")]
+    seconds: Annotated[float, Meta(description="time from the start of the script to its end")]
+    message: Annotated[str, Meta(description="the exception that the script raised, or empty")] = ""
 
 
 class Memory(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Memory in use at the end of a step: resident and on the device, and the number of live tensors if counted. In a
-    loader's worker, `step` is the number of batches and `resident_bytes` the private memory."""
+    """Memory in use at the end of a step, and the number of live tensors if they were counted. In a loader's worker,
+    `step` is the number of batches and `resident_bytes` is the private memory."""
 
     step: int
     time_ns: int
@@ -56,7 +56,7 @@ class WorkerMemory(msgspec.Struct, frozen=True):
 
     loader: int
     worker: int
-    num_batches: int  # between the two
+    num_batches: int  # batches between the two measurements
     first_bytes: int
     last_bytes: int
 
@@ -68,8 +68,8 @@ class Leak(msgspec.Struct, frozen=True):
     num_tensors: int
     num_bytes: int = 0
     site: Site | None = None
-    has_graph: bool = True  # False: tensors without a graph, in a container that grew until the end
-    is_sum: bool = False  # one tensor to which every step adds a term with its graph
+    has_graph: bool = True  # False: the tensors have no graph, and their container grew until the end
+    is_sum: bool = False  # whether it is one tensor to which every step adds a term with its graph
 
 
 class Length(msgspec.Struct, frozen=True):
@@ -84,8 +84,8 @@ class Length(msgspec.Struct, frozen=True):
 class Summary(msgspec.Struct, frozen=True):
     """The numbers of a typical step, over the watched blocks."""
 
-    num_steps: int  # that the numbers rest on: the undisturbed ones, or all of them if there are none
-    step_ms: float  # median
+    num_steps: int  # steps that the numbers are based on: the undisturbed steps, or all steps if there are none
+    step_ms: float  # median step
     step_low_ms: float  # 95% interval of the median
     step_high_ms: float
     samples_per_step: float
@@ -95,59 +95,58 @@ class Summary(msgspec.Struct, frozen=True):
     bound: Bound
     ceilings: Ceilings
     is_inference: bool = False
-    evaluation_share: float | None = None  # of the epoch
+    evaluation_share: float | None = None  # share of the epoch
     evaluation_note: str = ""
-    seconds_left: float | None = None  # of the whole training at this rate
-    seconds_best: float | None = None  # the same at the best ceiling
-    num_undisturbed: int | None = None  # steps without load of other programs; None: of an older version
-    num_disturbed: int = 0  # steps with it
-    foreign_cores: float = 0.0  # that other programs used during those, on average
+    seconds_left: float | None = None  # duration of the whole training at this rate
+    seconds_best: float | None = None  # duration of the whole training at the best ceiling
+    num_undisturbed: int | None = None  # steps without load of other programs; None: the session is of an older version
+    num_disturbed: int = 0  # steps with load of other programs
+    foreign_cores: float = 0.0  # how many cores other programs used during disturbed steps, on average
 
 
 class Session(msgspec.Struct, frozen=True):
     command: str  # check, tune, run, watch, memory
-    script: list[str]  # as the user typed it: path or -m module, then arguments
+    script: list[str]  # the script as the user typed it: path or -m module, then arguments
     cwd: str
     created: str  # ISO 8601
     environment: Environment
     ending: Ending
     schema: int = SCHEMA
     options: list[str] = []  # options of slipstream, as typed before the script
-    revision: Revision | None = None  # None: not under git
+    revision: Revision | None = None  # None: the script is not under git
     loaders: list[Loader] = []
     models: list[Model] = []
     optimizers: list[Optimizer] = []
-    makes_optimizer: bool = False  # stepped or not: the script trains, though not necessarily while it was observed
-    trainer: Trainer | None = None  # None: the script's own loop, or none was found
-    flags: list[Flag] = []  # of the script's own command line
+    makes_optimizer: bool = False  # whether the script creates an optimizer, even if it made no step while observed
+    trainer: Trainer | None = None  # None: the script has its own loop, or no trainer was found
+    flags: list[Flag] = []  # options of the script's own command line
     sites: list[Site] = []
-    statements: list[Statement] = []  # on the lines of `sites`, as far as their source could be read
+    statements: list[Statement] = []  # the statements on the lines of `sites`, as far as their source could be read
     events: list[Event] = []
     blocks: list[Block] = []
     steps: list[Step] = []
     evaluations: list[Evaluation] = []
     fetches: list[Fetch] = []
     stacks: list[StackCount] = []
-    foreign_load: list[LoadSample] = []  # while the script ran, in order; empty: the system does not tell
+    foreign_load: list[LoadSample] = []  # load of other programs while the script ran; empty: not measurable
     memory: list[Memory] = []
     leaks: list[Leak] = []
     worker_memory: list[WorkerMemory] = []
-    sampling_ms: float = 5.0  # between two samples of one process
+    sampling_ms: float = 5.0  # interval between two samples of one process
     length: Length | None = None
     anatomy: Anatomy | None = None
-    torch_profile: TorchProfile | None = None  # if the user asked for it
+    torch_profile: TorchProfile | None = None  # None: the user did not ask for a profile
     rehearsals: list[Rehearsal] = []
     speedtest: SpeedTest | None = None  # the last result of `slipstream machine` in this directory
-    footprints: list[Footprint] = []  # of `memory`: the script's own batch size first, then smaller ones
+    footprints: list[Footprint] = []  # from the command `memory`: the script's own batch size first, then smaller ones
     summary: Summary | None = None
     findings: list[Finding] = []
     notes: list[str] = []  # sentences of the trials about what could not be observed or was disabled
-    # Sentences that the diagnosis adds. Each diagnosis makes them anew. None: `notes` contains those of the diagnosis
-    # too, because the session was saved by an older version.
+    # Sentences of the last diagnosis. None: the session is of an older version, and `notes` contains these sentences.
     diagnosis_notes: list[str] | None = []
     idle_gpu: IdleGpu | None = None
-    no_overlay: str = ""  # why trials ran without a throw-away file system; "": all had one
-    tuning: Tuning | None = None  # of `tune`
-    fitting: Fitting | None = None  # of `tune` with --fit or --memory-limit
-    passed_through: list[str] = []  # caches shared with other programs: the script's writes there are permanent
-    written: list[str] = []  # files that the script wrote (discarded; permanent where no overlay was possible)
+    no_overlay: str = ""  # why trials ran without a throw-away file system; "": all trials had one
+    tuning: Tuning | None = None  # the result of `tune`
+    fitting: Fitting | None = None  # the result of `tune` with --fit or --memory-limit
+    passed_through: list[str] = []  # caches shared with other programs, in which the script's writes are permanent
+    written: list[str] = []  # files that the script wrote; they were discarded if there was an overlay

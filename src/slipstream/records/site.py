@@ -6,7 +6,7 @@ import msgspec
 
 
 class Site(msgspec.Struct, frozen=True):
-    file: str  # absolute path, or "<string>" and the like for code without a file
+    file: str  # absolute path, or a name such as "<string>" for code without a file
     line: int
     text: str = ""  # the source line, stripped
     function: str = ""

@@ -22,7 +22,7 @@ class SpeedTest(msgspec.Struct, frozen=True):
     environment: Environment
     readings: list[Reading]
     seconds: float  # duration of the test
-    folder: str = ""  # on the disk that was measured
+    folder: str = ""  # a folder on the disk that was measured
     torch_version: str = ""
     cpu_capability: str = ""  # AVX2, AVX512, ... as torch calls it
     notes: list[str] = []  # what could not be measured, and why
@@ -36,7 +36,7 @@ class Judgement(msgspec.Struct, frozen=True):
     """A reading compared with the usual range for such hardware."""
 
     reading: Reading
-    low: float | None  # end of the usual range, in the reading's unit; None: no such bound
-    high: float | None
+    low: float | None  # lower end of the usual range, in the reading's unit; None: the range has no such end
+    high: float | None  # upper end of the usual range
     because: str  # why this range is usual; "": not known
-    remark: str = ""  # what looks wrong and its consequence; "": nothing
+    remark: str = ""  # what looks wrong, and what follows from it; "": nothing looks wrong

@@ -1,4 +1,4 @@
-"""Counts of the stack sampler: where a process was. Draw conclusions from counts, never from a single sample."""
+"""Counts of the stack sampler: where a process was when it was sampled. Only counts of many samples are meaningful."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ Stage = Literal[
     "sync",  # .item(), .cpu() and similar
     "saving",
     "logging",
-    "metrics",  # computed for people to read, like logging
+    "metrics",  # values that are computed for people to read
     "compute",  # torch's own operators
     "loss",  # anything else between the forward and the backward pass
     "update",  # a loop of the user over parameters: a hand-written optimizer or weight average
-    "python",  # the user's own bytecode
+    "python",  # any other code of the user
     "other",
 ]
 
 
 class StackCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
     role: Literal["main", "worker"]
-    phase: str  # a Phase; for workers "input"; "start" before the first step, or batch; "evaluation" in validation
+    phase: str  # a Phase ("input" for workers), "start" before the first step or batch, or "evaluation"
     stage: Stage
-    file: str  # innermost frame in the user's own code; "" if there was none
+    file: str  # file of the innermost frame in the user's own code; "" if there was none
     line: int
     function: str
     expression: str  # the expression that is evaluated on that line (Python 3.11+), else the whole line
     leaf: str  # innermost frame of all, as "package/module.py:function"
-    in_call: bool  # True: inside a call into C from the user's frame; False: the user's own bytecode was running
+    in_call: bool  # whether the user's frame was inside a call into C; otherwise its own bytecode was running
     block: int  # index into the session's blocks
     count: int

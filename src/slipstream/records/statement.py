@@ -1,5 +1,5 @@
-"""What the user's source says about a recorded line. It is read when the session is made, because the source may have
-changed when the session is read."""
+"""Facts about a recorded line from the user's source. They are stored in the session, because the source may change
+before the session is read."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import msgspec
 class Statement(msgspec.Struct, frozen=True):
     file: str
     line: int
-    is_whole: bool = False  # the line is one simple statement
-    # Names that it sets and that the script reads, and objects that it may change: a script that leaves it out in some
-    # iterations may fail, or compute something else.
+    is_whole: bool = False  # whether the line is one simple statement
+    # Names that the statement sets and that the script reads, and objects that the statement may change. A script that
+    # leaves such a statement out in some iterations may fail, or compute something else.
     needed: list[str] = []
-    counter: str = ""  # the variable that counts the iterations of the loop directly around it; "": there is none
-    guard: str = ""  # `step % 100 == 0`: the condition under which it already runs only now and then
-    changing: list[str] = []  # names that are set in a loop around it, and objects that may be changed there
-    is_in_loop: bool = False  # of its own function
-    function: str = ""  # around it; "": the statement is in no function
-    # The function, with all functions of the file that it calls, evaluates a model and contains nothing that trains.
+    counter: str = ""  # the variable that counts the iterations of the innermost loop around the statement; "": none
+    guard: str = ""  # the condition under which the statement already runs only sometimes, such as `step % 100 == 0`
+    changing: list[str] = []  # names that a loop around the statement sets, and objects that may change in the loop
+    is_in_loop: bool = False  # whether a loop of its own function contains the statement
+    function: str = ""  # the function that contains the statement; "": none
+    # Whether the function, with all functions of the file that it calls, evaluates a model and trains nothing.
     only_evaluates: bool = False
 
     @property

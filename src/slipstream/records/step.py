@@ -1,5 +1,4 @@
-"""Steps, the blocks that group them, evaluations, which are not part of steps, and the batches that loader workers
-built."""
+"""Steps, blocks of steps, evaluations between steps, and the batches that loader workers built."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ BlockKind = Literal[
     "start",  # everything before the first block of steps
     "warmup",
     "watch",  # the unchanged script
-    "kept",  # without data loading: stored batches are replayed
-    "drain",  # without computation: the loader is drained in a tight loop
+    "kept",  # stored batches are replayed, without data loading
+    "drain",  # the loader is drained in a tight loop, without computation
     "dissect",  # one step under the profiler, for the anatomy; its times are not used elsewhere
 ]
 
@@ -24,10 +23,9 @@ class Block(msgspec.Struct, frozen=True):
     kind: BlockKind
     start_ns: int
     end_ns: int
-    # drain only: how long each batch took to arrive once the prefetched batches were used up, and the loader
-    batch_ns: list[int] = []
-    loader: int = -1
-    cpu_ns: int = 0  # CPU time of the script's process during the block, all threads; 0: not measured
+    batch_ns: list[int] = []  # drain: how long the loader took for each batch, after the prefetched batches
+    loader: int = -1  # drain: the loader
+    cpu_ns: int = 0  # CPU time of all threads of the script's process during the block; 0: not measured
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -42,15 +40,15 @@ class Step(msgspec.Struct, frozen=True):
     num_forwards: int
     num_backwards: int
     num_updates: int  # optimizer steps
-    device_phases: dict[str, float] | None = None  # on the device's clock; adds up to the step on the device
-    is_first_of_epoch: bool = False  # an iterator was created or reset in it
-    apart_ms: float = 0.0  # evaluation and work of slipstream inside it
-    saving_ms: float = 0.0  # part of "other"
-    sync_ms: float = 0.0  # part of the phases in which it happened
+    device_phases: dict[str, float] | None = None  # Phase to ms on the device's clock; adds up to the device's step
+    is_first_of_epoch: bool = False  # whether an iterator was created or reset in the step
+    apart_ms: float = 0.0  # time of evaluation and of slipstream's own work inside the step
+    saving_ms: float = 0.0  # time spent saving; part of the phase "other"
+    sync_ms: float = 0.0  # time that the host waited for the device; part of the phases in which it waited
 
 
 class Evaluation(msgspec.Struct, frozen=True):
-    """An interval of validation, test or prediction. It is recognised and excluded from the steps."""
+    """An interval of validation, test or prediction, which is not part of the steps."""
 
     start_ns: int
     end_ns: int
@@ -58,15 +56,15 @@ class Evaluation(msgspec.Struct, frozen=True):
     samples: int
     forward_ms: float
     input_ms: float
-    grad: bool  # gradients were enabled, which wastes memory and time
+    grad: bool  # whether gradients were enabled, which wastes memory and time
     after_step: int
     loader: int = -1
     site: Site | None = None  # the user's line that called the model
-    caller: Site | None = None  # the line of the training loop that started it, if it is another line
+    caller: Site | None = None  # the line of the training loop that started the evaluation, if it is another line
 
 
 class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One batch that a worker built. Without workers the input event has this information."""
+    """One batch that a worker built. Without workers, the event of kind `input` has this information."""
 
     loader: int
     worker: int

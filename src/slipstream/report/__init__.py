@@ -1,3 +1,1 @@
-"""Renderers: terminal, live line, HTML, JSON, notebook. Each is a function of a session. Nothing here measures or needs
-torch.
-"""
+"""Renderers of a session: terminal, live line, HTML, JSON and notebook. None of them measures or needs torch."""

@@ -1,6 +1,6 @@
 """Writes the parts of docs/ that come from the code: `python -m slipstream.report.docs_pages docs`.
 
-A test compares them with the code.
+A test checks that these parts agree with the code.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _BEGIN, _END = "<!-- written from the code: make docs -->\n", "<!-- end -->\n"
 
 
 def refresh(page: str, written: str) -> str:
-    """The page with the part between its two marks replaced."""
+    """Returns the page with the text between its two marks replaced by `written`."""
     head, begin, rest = page.partition(_BEGIN)
     _, end, tail = rest.partition(_END)
     if not begin or not end:
-        raise ValueError(f"the page has no {_BEGIN.strip()!r} followed by {_END.strip()!r}: no place to write")
+        raise ValueError(f"the page has no {_BEGIN.strip()!r} that is followed by {_END.strip()!r}")
     return f"{head}{_BEGIN}{written}{_END}{tail}"
 
 
 def json_tables() -> str:
-    """A table for every struct of the exported document, the top level first."""
+    """Returns a table for every struct of the exported document, the top level first."""
     return "\n".join(_tables(Export, "Top level", set()))
 
 
@@ -64,7 +64,7 @@ def _structs(hint: Any) -> Iterator[type[msgspec.Struct]]:
 
 
 def _type_name(hint: Any) -> str:
-    """The name of the type in JSON."""
+    """Returns the name of the type in JSON."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _type_name(arguments[0])
@@ -80,7 +80,7 @@ def _type_name(hint: Any) -> str:
 
 
 def findings_table() -> str:
-    """Every cause of the catalogue with the first paragraph of its module's docstring."""
+    """Returns a table of all causes, each with the first paragraph of its module's docstring."""
     lines = ["| cause | what it means |", "|---|---|"]
     for cause, find in causes().items():
         opening = (import_module(find.__module__).__doc__ or "").strip().split("\n\n")[0]
@@ -97,7 +97,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def whole_pages() -> dict[str, str]:
-    """Pages that are generated completely: one for each technique."""
+    """Returns the pages that are generated completely: one for each technique."""
     return {f"techniques/{ident}.md": technique_page(ident, each) for ident, each in techniques().items()}
 
 
@@ -110,7 +110,7 @@ def main(docs: Path) -> None:
         (docs / name).parent.mkdir(exist_ok=True)
         (docs / name).write_text(text, encoding="utf-8")
     for path in (docs / "techniques").glob("*.md"):
-        if f"techniques/{path.name}" not in pages:  # of a technique that was removed
+        if f"techniques/{path.name}" not in pages:  # the technique was removed
             path.unlink()
 
 

@@ -1,6 +1,7 @@
-"""A tuning as Markdown, for an issue, a pull request or a page: the sentence, the table, the reasons, and the machine.
+"""A tuning or a fit as Markdown, for an issue, a pull request or a page: the sentence, the table, the reasons, and the
+machine.
 
-Text from the user's script is escaped, so that it cannot become markup.
+Text from the user's script is escaped, so that the text cannot become markup.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _ALIGN = "lrrrrrlll"
 
 
 def to_markdown(session: Session) -> str:
-    """Raises ValueError for a session that is not a tuning."""
+    """Returns the session as Markdown. Raises ValueError for a session that is neither a tuning nor a fit."""
     if session.fitting is not None:
         return "\n".join(_fitting_lines(session, session.fitting)) + "\n"
     if session.tuning is None:
@@ -82,8 +83,8 @@ def _basis(session: Session) -> str:
     parts = [
         f"slipstream {environment.slipstream} tune {script_of(session)}",
         *_machine(environment),
-        "relative to base: base step over step, trials taking turns, with its 95% interval",
-        "own gain: over what it was raced on",
+        "relative to base: base step divided by step, with its 95% interval, from trials that took turns",
+        "own gain: relative to the recipe that the technique was raced on",
     ]
     return "; ".join(parts)
 
@@ -96,6 +97,6 @@ def _machine(environment: Environment) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """The text on one line, with everything escaped that Markdown or HTML would interpret."""
+    """Returns the text on one line. Characters that Markdown or HTML would interpret are escaped."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_|\[\]~#])", r"\\\1", text)

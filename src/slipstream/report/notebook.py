@@ -1,9 +1,9 @@
-"""A session, or a tuning, as a small piece of HTML for a notebook.
+"""A session as a small piece of HTML for a notebook.
 
-It has no scripts and no external files, works in light and dark themes, and escapes all text from the user's code. Each
-phase has one colour in all renderers that have colours. The colours are Okabe and Ito's, which people with colour
-vision deficiency can distinguish. The terminal has only named colours (`report/terminal/console.py`) and uses the same
-hues.
+The HTML has no scripts and no external files, works in light and dark themes, and escapes all text from the user's
+code. Each phase has the same colour in the notebook and in the HTML report. The colours are Okabe and Ito's, which
+people with colour vision deficiency can distinguish. The terminal uses named colours of similar hues
+(`report/terminal/console.py`).
 """
 
 from __future__ import annotations

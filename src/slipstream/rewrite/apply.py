@@ -1,7 +1,4 @@
-"""Writes a patch into the files: either all files or none.
-
-Refuses to overwrite changes that are not committed to git, unless the caller allows it.
-"""
+"""Writes a patch into the files: either into all of them or into none. Also finds files with uncommitted changes."""
 
 from __future__ import annotations
 
@@ -17,7 +14,8 @@ from slipstream.rewrite.make_patch import ChangedFile
 
 
 def uncommitted(files: Sequence[ChangedFile]) -> list[Path]:
-    """The files with changes that are not committed, or that git does not track. Outside of a repository: none."""
+    """Returns the files that git does not track, or whose changes are not committed. Files outside of a repository are
+    not returned."""
     found = []
     for file in files:
         path = file.path.absolute()
@@ -36,7 +34,7 @@ def uncommitted(files: Sequence[ChangedFile]) -> list[Path]:
 
 
 def write(files: Sequence[ChangedFile]) -> None:
-    """Writes all files. Raises PatchError, and leaves every file as it was, if one cannot be written."""
+    """Writes all files. If one cannot be written, leaves every file as it was and raises PatchError."""
     ready: list[tuple[Path, ChangedFile]] = []
     replaced: list[tuple[Path, ChangedFile]] = []
     try:
@@ -46,7 +44,7 @@ def write(files: Sequence[ChangedFile]) -> None:
         for partial, file in ready:
             target = Path(os.path.realpath(file.path))
             if target.read_bytes() != file.before:
-                raise PatchError(f"{file.path} was changed while it was being patched; nothing was written.")
+                raise PatchError(f"{file.path} changed while it was being patched. Nothing was written.")
             partial.replace(target)
             replaced.append((target, file))
     except (OSError, PatchError) as error:

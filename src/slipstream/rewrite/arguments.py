@@ -1,7 +1,7 @@
 """Edits the arguments of one observed call.
 
-Arguments are added after the last one, or changed if the source has the same value that the session recorded. Either
-all of a call's edits are written or none, because half of them may be worse than nothing.
+A new argument is added after the last one. An existing argument is changed if the source has the value that the session
+recorded. Either all edits of a call are written or none, because some of them alone may be worse than none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _FRAMEWORK = "TrainingArguments"
 
 
 def change_arguments(source: SourceText, names: ScopeNames, line: int, edits: Sequence[Edit]) -> list[Splice]:
-    """Changes the call at this line, which all these edits refer to: its arguments, and torch's DataLoader to ours."""
+    """Changes the arguments of the call at this line, and torch's DataLoader to slipstream's. All edits refer to this
+    call."""
     callee, num_calls = edits[0].call, edits[0].num_calls
     if num_calls > 1:
         calls = calls_at(source, names, line, callee)
@@ -49,7 +50,7 @@ def change_arguments(source: SourceText, names: ScopeNames, line: int, edits: Se
 
 
 def _only_call(source: SourceText, names: ScopeNames, line: int, callee: str) -> cst.Call:
-    """Finds the one call that configures a framework, which may be on another line than the observed one."""
+    """Returns the one call that configures a framework. It may be on another line than the observed line."""
     found = [call for call in source.all(cst.Call) if names.is_call_of(call, callee)]
     return found[0] if len(found) == 1 else one_call_at(source, names, line, callee)
 
@@ -74,22 +75,22 @@ def _change_call(source: SourceText, names: ScopeNames, call: cst.Call, edits: S
 
 
 def _is_unknown(names: ScopeNames, argument: cst.Arg) -> bool:
-    """Whether the call has `**keywords` that the file does not fully show, so that it may contain the argument
+    """Whether the argument is `**keywords` whose keys the file does not show. Such keywords may contain the argument
     already.
     """
     return argument.star == "**" and isinstance(argument.value, cst.Name) and names.keywords_of(argument) is None
 
 
 def _override(source: SourceText, argument: cst.Arg, edits: Sequence[Edit]) -> Splice:
-    """Overrides the argument in the call. This is right whatever the dictionary holds, and other uses of it are
-    unaffected.
+    """Overrides the argument in the call. This is correct for every content of the dictionary, and does not change the
+    dictionary for other calls.
     """
     own = "".join(f', "{edit.argument}": {edit.text}' for edit in edits)
     return Splice(*source.span(argument.value), f"{{**{source.code(argument.value)}{own}}}")
 
 
 def _given(source: SourceText, names: ScopeNames, call: cst.Call, edit: Edit) -> cst.BaseExpression | None:
-    """The argument's value, if the call or a dictionary that the call unpacks has it."""
+    """Returns the argument's value, if the call has it or unpacks a dictionary that has it."""
     positions = POSITIONS.get(edit.call, [])
     for index, argument in enumerate(call.args):
         if argument.keyword is not None and argument.keyword.value == edit.argument:
@@ -103,14 +104,14 @@ def _given(source: SourceText, names: ScopeNames, call: cst.Call, edit: Edit) ->
         value = (names.keywords_of(argument) or {}).get(edit.argument)
         if value is not None and names.num_spreads(argument) > 1 and source.code(value) != edit.text:
             line = source.lines_of(value)[0]
-            raise ByHandError(f"{source.code(argument.value)} on line {line} serves other calls too")
+            raise ByHandError(f"other calls also use {source.code(argument.value)} on line {line}")
         if value is not None:
             return value
     return None
 
 
 def _entry(value: cst.Dict, key: str) -> cst.BaseExpression | None:
-    """The entry of a dictionary that is written in the call itself. The last one counts."""
+    """Returns the value of a key in a dictionary that is written in the call itself. The last entry counts."""
     for element in reversed(value.elements):
         if not isinstance(element, cst.DictElement):
             return None
@@ -120,16 +121,17 @@ def _entry(value: cst.Dict, key: str) -> cst.BaseExpression | None:
 
 
 def _refuse_unknown(source: SourceText, names: ScopeNames, call: cst.Call, edits: Sequence[Edit]) -> None:
-    """Refuses unpacked arguments, which may contain the argument already."""
+    """Refuses unpacked arguments, which may contain the argument already, and arguments that do not allow another one
+    behind them."""
     line = source.lines_of(call)[0]
     for argument in call.args:
         if argument.star and names.keywords_of(argument) is None and not _is_unknown(names, argument):
             what = argument.star + source.code(argument.value)
-            raise ByHandError(f"the call on line {line} takes arguments from {what}: give it there")
+            raise ByHandError(f"the call on line {line} takes arguments from {what}: add the argument there")
         if isinstance(argument.value, cst.GeneratorExp) and not argument.value.lpar:
-            raise ByHandError(f"the call on line {line} is given a bare generator, which must stay alone")
+            raise ByHandError(f"the call on line {line} has a generator without parentheses, which must stay alone")
     if call.args and edits[0].call in ("to", "cuda") and _value(source.code(call.args[-1].value)) in (True, False):
-        raise ByHandError(f"the call on line {line} gives its flags without names")
+        raise ByHandError(f"the call on line {line} passes its flags without names")
 
 
 def _change(source: SourceText, given: cst.BaseExpression, edit: Edit) -> list[Splice]:
@@ -139,13 +141,13 @@ def _change(source: SourceText, given: cst.BaseExpression, edit: Edit) -> list[S
         return []
     value = _value(now)
     if value is _NOT_A_LITERAL:
-        if _value(edit.text) == _value(edit.observed):  # the value is right, wherever it comes from
+        if _value(edit.text) == _value(edit.observed):  # the source of the value does not matter
             return []
-        raise ByHandError(f"line {line} takes {edit.argument} from {now}: make that {edit.text}")
+        raise ByHandError(f"line {line} takes {edit.argument} from {now}: set {now} to {edit.text}")
     if value == _value(edit.text):
         return []
     if edit.observed and value is not None and value != _value(edit.observed):  # None: torch's own default
-        raise ByHandError(f"line {line} says {edit.argument}={now}, and the session saw {edit.observed}: tune again")
+        raise ByHandError(f"line {line} has {edit.argument}={now}, but the session saw {edit.observed}: tune again")
     return [Splice(*source.span(given), edit.text)]
 
 
@@ -160,7 +162,7 @@ def _value(code: str) -> object:
 
 
 def add_arguments(source: SourceText, call: cst.Call, added: Sequence[str]) -> list[Splice]:
-    """Adds arguments after the last one, on lines of their own if the last one has its own line."""
+    """Adds arguments after the last one. If the last one has a line of its own, the new ones get lines of their own."""
     if not call.args:
         opening = source.data.index(b"(", source.span(call.func)[1]) + 1
         return [Splice(opening, opening, ", ".join(added))]
@@ -186,7 +188,7 @@ def add_arguments(source: SourceText, call: cst.Call, added: Sequence[str]) -> l
 
 
 def _has_own_lines(source: SourceText, call: cst.Call, start: int, behind: int) -> bool:
-    """Whether the last argument begins a line, and only a comment follows it there."""
+    """Whether the last argument begins a line, and at most a comment follows it on that line."""
     line = source.line_of(start)
     before = source.data[source.line_start(line) : start]
     after = source.data[behind : source.line_start(source.line_of(behind - 1) + 1)].strip()

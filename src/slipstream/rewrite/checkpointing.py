@@ -1,7 +1,7 @@
 """Adds activation checkpointing to the one loop in a model's `forward` that calls block after block.
 
-Refuses models that a second forward pass would change: batch norm counts every batch, and a cache that blocks pass on
-grows.
+Checkpointing repeats the forward pass of a block. Models that a second forward pass would change are refused: batch
+norm counts every batch, and a cache that the blocks pass on grows.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def compute_again(source: SourceText, names: ScopeNames, edit: Edit) -> list[Spl
         return []
     calls = [call for loop in loops for call in _calls_of_blocks(source, loop)]
     if len(calls) != 1:
-        raise ByHandError(f"{source.path.name} has {len(calls) or 'no'} loops that call block after block")
+        raise ByHandError(f"{source.path.name} has {len(calls) or 'no'} calls of blocks in a loop, instead of one")
     call, line = calls[0], source.lines_of(calls[0])[0]
     if found := _CHANGES.search(source.text):
-        raise ByHandError(f"{source.path.name} has {found.group()}, whose statistics a second pass would change")
+        raise ByHandError(f"{source.path.name} has {found.group()}, and a second pass would change its statistics")
     if not call.args or _CACHE.search(", ".join(source.code(one) for one in call.args)):
-        raise ByHandError(f"line {line} may pass something on that a block changes")
+        raise ByHandError(f"line {line} may pass on an object that a block changes")
     block = source.code(call.func)
     opening = source.span(call.args[0])[0]
     return [
@@ -49,7 +49,7 @@ def _is_in_forward(source: SourceText, loop: cst.For) -> bool:
 
 
 def _calls_of_blocks(source: SourceText, loop: cst.For) -> list[cst.Call]:
-    """Calls of the loop's own variable whose result is used."""
+    """Returns the calls of the loop's own variable whose result is assigned."""
     own = {node.value for node in source.all(cst.Name, loop.target)}
     calls = [call for call in source.all(cst.Call, loop.body) if source.code(call.func) in own]
     kept = (cst.Assign, cst.AnnAssign, cst.AugAssign)

@@ -1,5 +1,5 @@
-"""Detaches values that a script keeps from step to step (`losses.append(loss)`, `total += loss`), which keep their
-graph alive.
+"""Detaches values that a script keeps from step to step, as in `losses.append(loss)` or `total += loss`. Such values
+keep their graph alive.
 
 An edit is made only if the text shows that backward is never called on the kept values.
 """
@@ -20,7 +20,7 @@ _LIBRARIES = ("torch.", "np.", "numpy.", "statistics.", "plt.", "writer.", "logg
 
 
 def keep_without_graph(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
-    """`edit.call` is the name of the container or variable that keeps the values."""
+    """Detaches the value that this line keeps. `edit.call` is the name of the container or variable."""
     statement = statement_at(source, line)
     kept = _kept(source, statement, edit.call)
     if kept is None:
@@ -28,7 +28,7 @@ def keep_without_graph(source: SourceText, names: ScopeNames, line: int, edit: E
     if source.code(kept).endswith((".detach()", ".item()")):
         return []
     if not isinstance(kept, cst.Name):
-        raise ByHandError(f"line {line} keeps {source.code(kept)}, whose name suggests more than one tensor")
+        raise ByHandError(f"line {line} keeps {source.code(kept)}, which may be more than one tensor")
     _refuse_backward(source, names, edit.call, statement, set())
     end = source.span(kept)[1]
     return [Splice(end, end, ".detach()")]
@@ -45,7 +45,8 @@ def _kept(source: SourceText, statement: cst.CSTNode, name: str) -> cst.BaseExpr
 
 
 def _refuse_backward(source: SourceText, names: ScopeNames, name: str, filled: cst.CSTNode, seen: set[str]) -> None:
-    """Follows the value through assignments of its own function. A value that leaves the function is refused."""
+    """Refuses the value if backward may be called on it. Follows the value through assignments of its function. A value
+    that leaves the function is refused."""
     if not name.isidentifier():
         raise ByHandError(f"{name} is used by more than one function")
     seen.add(name)
@@ -65,11 +66,11 @@ def _refuse_givers(source: SourceText, name: str, use: cst.Name, chain: list[cst
         if isinstance(outer, cst.BaseSmallStatement | cst.BaseCompoundStatement):
             break
         if isinstance(outer, cst.Call) and not _is_plain(source, outer, inner):
-            raise ByHandError(f"line {line} gives {name} to {source.code(outer.func)}()")
+            raise ByHandError(f"line {line} uses {name} in {source.code(outer.func)}()")
         if isinstance(outer, cst.Call) and _ends_graph(source, outer):
             return outer
         if isinstance(outer, cst.Yield | cst.BaseComp) and "backward" in source.code(outer):
-            raise ByHandError(f"line {line} walks {name} back")
+            raise ByHandError(f"line {line} may call backward on {name}")
         inner = outer  # type: ignore[assignment]
     if isinstance(outer, cst.Return) or any(isinstance(one, cst.Yield) for one in chain):
         raise ByHandError(f"line {line} passes {name} on, and the receiver may call backward on it")
@@ -77,13 +78,13 @@ def _refuse_givers(source: SourceText, name: str, use: cst.Name, chain: list[cst
 
 
 def _ends_graph(source: SourceText, call: cst.Call) -> bool:
-    """Whether the result is a number, or has no graph."""
+    """Whether the result of the call has no graph."""
     callee = source.code(call.func)
     return callee in ("float", "int", "len", "str", "print") or callee.endswith((".item", ".tolist", ".detach"))
 
 
 def _targets(statement: cst.CSTNode) -> list[cst.BaseExpression]:
-    """Other names for the value, or for a part of it."""
+    """Returns the names that the statement gives to the value or to a part of it."""
     if isinstance(statement, cst.Assign):
         return [target.target for target in statement.targets]
     return [statement.target] if isinstance(statement, cst.AugAssign | cst.AnnAssign | cst.For) else []
@@ -98,7 +99,7 @@ def _follow(
 
 
 def _is_plain(source: SourceText, call: cst.Call, inner: cst.CSTNode) -> bool:
-    """Whether the value goes to a function that keeps no graph, or is used by a method other than backward."""
+    """Whether the call passes the value to a function that keeps no graph, or calls another method than backward."""
     callee = source.code(call.func)
     if inner is call.func:
         return not callee.endswith(("backward", ".register_hook"))

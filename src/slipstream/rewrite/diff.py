@@ -14,13 +14,13 @@ _NO_NEWLINE = "\\ No newline at end of file\n"
 
 
 def unified(files: Sequence[ChangedFile], root: Path) -> bytes:
-    """Paths are relative to `root`, in which the patch is applied."""
+    """Returns the diff. Its paths are relative to `root`, the folder in which the patch is applied."""
     return b"".join(_of_file(file, _relative(file.path, root)) for file in files)
 
 
 def root_of(files: Sequence[ChangedFile], script: Path, here: Path) -> Path:
-    """The folder for `git apply`: `here` if it contains all files; else the script's folder, the files' repository, or
-    the folder that they share.
+    """Returns the folder for `git apply`: the first that contains all files, of `here`, the script's folder, its
+    repository, and the files' common folder.
     """
     folder = script.absolute().parent
     paths = [file.path.absolute() for file in files]
@@ -44,5 +44,5 @@ def _of_file(file: ChangedFile, name: str) -> bytes:
 
 
 def _lines(text: str) -> list[str]:
-    """Splits at line feeds only, as diff does."""
+    """Splits the text at line feeds only, as diff does."""
     return [line + "\n" for line in text.split("\n")[:-1]] + ([last] if (last := text.rpartition("\n")[2]) else [])

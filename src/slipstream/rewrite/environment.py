@@ -1,6 +1,6 @@
-"""Sets an environment variable in the script, before the first import of a library that may read it.
+"""Sets an environment variable in the script, before the first import of a library that may read the variable.
 
-A value from the user's shell takes precedence. Variables that the process reads when it starts cannot be set in a
+A value from the user's shell takes precedence. Variables that the process reads when it starts cannot be set in the
 source.
 """
 
@@ -19,10 +19,10 @@ from slipstream.rewrite.source import SourceText, Splice
 
 
 def put_before_imports(source: SourceText, names: ScopeNames, edit: Edit) -> list[Splice]:
-    """`edit.argument` is the variable, `edit.text` its value."""
+    """Sets the variable `edit.argument` to the value `edit.text`."""
     first = next((one for one in source.module.body if _loads(source, one)), None)
     if first is None:
-        raise ByHandError("the script imports nothing that would read it: put it before the command")
+        raise ByHandError("the script imports nothing that reads the variable: set it on the command line")
     text = f'os.environ.setdefault("{edit.argument}", "{edit.text}")'
     for node in source.all(cst.SimpleString):
         if node.evaluated_value == edit.argument:
@@ -44,7 +44,7 @@ def put_before_imports(source: SourceText, names: ScopeNames, edit: Edit) -> lis
 
 
 def _loads(source: SourceText, statement: cst.CSTNode) -> bool:
-    """Whether the statement imports, directly or in its body, something outside the standard library."""
+    """Whether the statement, or one in its body, imports a module from outside the standard library."""
     modules = [get_full_name_for_node(alias.name) for node in source.all(cst.Import, statement) for alias in node.names]
     for node in source.all(cst.ImportFrom, statement):
         modules.append(get_full_name_for_node(node.module) if node.module is not None and not node.relative else ".")

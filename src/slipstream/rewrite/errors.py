@@ -1,10 +1,10 @@
-"""The reasons why something was not written: one edit must be made by hand, or the whole patch is refused."""
+"""The reasons why an edit or a patch is not written."""
 
 from __future__ import annotations
 
 
 class ByHandError(Exception):
-    """The edit cannot be made safely. The message is the reason, as half a sentence."""
+    """The edit cannot be made safely and is left to the user. The message is the reason, as a clause."""
 
 
 class MissingError(ByHandError):
@@ -12,8 +12,8 @@ class MissingError(ByHandError):
 
 
 class PatchError(Exception):
-    """Nothing is written. The message is a sentence for the user."""
+    """The whole patch is refused and nothing is written. The message is a sentence for the user."""
 
 
 class MovedError(PatchError):
-    """A line has moved since the session recorded it, and the edit is not there already."""
+    """The source no longer has the recorded line at its place, and the edit was not made already."""

@@ -1,7 +1,7 @@
 """Edits for findings that no technique fixes.
 
-An edit is written if the fix is mechanical and safe. Otherwise it is left to the user, with the line that the finding
-suggests.
+An edit is written if the fix is mechanical and safe. Otherwise the edit is left to the user, with the line that the
+finding suggests.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def cures(session: Session) -> list[Edit]:
 
 
 def _is_ours(finding: Finding) -> bool:
-    """Whether this package handles the finding. A technique for loaders does not help a script that slices its batches
-    itself.
+    """Whether this package handles the finding. The cause `no_loader` is handled here too, because its techniques do
+    not help a script that slices its batches itself.
     """
     return not finding.techniques or finding.cause == "no_loader"
 
@@ -38,8 +38,8 @@ def _edit_of(session: Session, finding: Finding) -> Edit:
 
 
 def _without_grad(session: Session, finding: Finding) -> Edit:
-    """The first call of the model is in the training function, unless an evaluation came first; then no function is
-    excluded.
+    """Returns the edit that disables gradients in an evaluation. The function that calls the model first is taken as
+    the training function, and is never changed as a whole.
     """
     site = finding.site
     assert site is not None
@@ -54,13 +54,14 @@ def _without_grad(session: Session, finding: Finding) -> Edit:
 
 
 def _on_device(session: Session, finding: Finding) -> Edit | None:
-    """A sum that is read in every step. Python adds in 64 bits, and so does every device except MPS."""
+    """Returns the edit of a sum that is read in every step. Python adds in 64 bits, which every device except MPS can
+    do too."""
     site = finding.site
     if is_on_cpu(session):
-        return None  # there is no wait on the CPU; the cost is the loop, and a sum on the device does not remove it
+        return None  # on the CPU reading a sum does not wait, so this edit saves nothing
     if site is not None and _KEEPS.match(site.text):
         kept = site.text.partition("#")[0].strip().replace(".item()", ".detach()")
-        reason = f"{finding.title}; read them together where they are used: torch.stack(...).tolist()"
+        reason = f"{finding.title}; read all values together where they are used: torch.stack(...).tolist()"
         return Edit(finding.cause, "by_hand", site, text=kept, reason=reason)
     if site is None or not _READS.match(site.text):
         return None
@@ -70,7 +71,7 @@ def _on_device(session: Session, finding: Finding) -> Edit | None:
 
 
 def _once(session: Session, finding: Finding) -> Edit | None:
-    """A table that is converted batch by batch, if the finding contains the new lines."""
+    """Returns the edit of a line that converts a table batch by batch, or None if the line has another form."""
     if finding.site is None or not hoist(finding.site.text):
         return None
     return Edit(finding.cause, "convert_once", finding.site, text=hoisted(finding.site.text))

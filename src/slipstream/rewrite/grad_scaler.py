@@ -1,7 +1,7 @@
-"""Adds a loss scaler for fp16: created before the loop, and used around backward, step and clipping.
+"""Adds a loss scaler for fp16. The scaler is created before the loop, and used around backward, step and clipping.
 
-Only the plain loop is edited, with exactly one backward() and one step() in the block of the forward pass and nowhere
-else in the file. All others are left to the user.
+A loop is edited only if the file has exactly one backward() and one step(), and both are in the block of the forward
+pass. All other loops are left to the user.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
 
 
 def scale_loss(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
-    """`edit.argument` is the optimizer's class, `edit.text` the scaler."""
+    """Adds the scaler. `edit.argument` is the optimizer's class, and `edit.text` the expression for the scaler."""
     call = call_by_name(source, line, edit.call)
     block, loop = block_around(source, statement_of(source, call)), outermost_loop(source, call)
     if loop is not None and f"{NAME}.scale(" in source.code(loop):
         return []
     optimizer = _optimizer(source, names, edit.argument)
     if loop is None or not names.is_free(NAME):
-        raise ByHandError(f"line {line} is in no loop" if loop is None else f"the name {NAME} is already used")
+        raise ByHandError(f"line {line} is not in a loop" if loop is None else f"the name {NAME} is already used")
     backward, step = _only(source, block, "backward", ""), _only(source, block, "step", optimizer)
     between = block[block.index(backward) + 1 : block.index(step)]
     if block.index(backward) > block.index(step) or any(".grad" in source.code(one) for one in between):
@@ -50,12 +50,12 @@ def _optimizer(source: SourceText, names: ScopeNames, class_name: str) -> str:
         if isinstance(node.value, cst.Call) and names.is_call_of(node.value, class_name)
     }
     if len(found) != 1:
-        raise ByHandError(f"the file does not assign one name to one {class_name}(...)")
+        raise ByHandError(f"the file does not assign exactly one {class_name}(...) to a name")
     return found.pop()
 
 
 def _only(source: SourceText, block: list[cst.BaseStatement], method: str, owner: str) -> cst.BaseStatement:
-    """The only statement of the file that calls this method, on its own line and without arguments."""
+    """Returns the only statement of the file that calls this method, on a line of its own and without arguments."""
     calls = [
         call
         for call in source.all(cst.Call)
@@ -71,7 +71,7 @@ def _only(source: SourceText, block: list[cst.BaseStatement], method: str, owner
 
 
 def _unscaled(source: SourceText, names: ScopeNames, between: list[cst.BaseStatement], optimizer: str) -> list[Splice]:
-    """The insertion that unscales the gradients before they are clipped."""
+    """Returns the insertion that unscales the gradients before they are clipped."""
     clips = [one for one in between if calls_method(source, one, *_CLIPS) or _calls(source, names, one)]
     if not clips:
         return []

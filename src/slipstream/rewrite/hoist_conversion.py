@@ -1,4 +1,4 @@
-"""Converts a table once before the loop, instead of converting a batch of it in every step.
+"""Converts a table once before the loop, instead of converting a batch of the table in every step.
 
 An edit is made only if nothing in the loop, and no function of the file, may change the table.
 """
@@ -16,7 +16,7 @@ from slipstream.rewrite.scopes import owns
 from slipstream.rewrite.source import SourceText, Splice
 from slipstream.rewrite.statements import outermost_loop
 
-# Methods of a table, and functions that receive it, that do not change it.
+# Methods of a table that do not change the table. Below: functions that do not change a table that is passed to them.
 _READING = [
     "sample",
     "copy",
@@ -56,7 +56,7 @@ def convert_once(source: SourceText, names: ScopeNames, line: int, edit: Edit) -
     if not isinstance(assign, cst.Assign) or not parts:
         if f"= {_target_of(edit.text)}[" in source.code(statement):
             return []
-        raise MissingError(f"line {line} does not take a batch out of a table")
+        raise MissingError(f"line {line} does not take a batch from a table")
     loop = outermost_loop(source, statement)
     if loop is None:
         raise ByHandError(f"line {line} is not in a loop of its function")
@@ -72,19 +72,20 @@ def convert_once(source: SourceText, names: ScopeNames, line: int, edit: Edit) -
 
 
 def _target_of(text: str) -> str:
-    """The name "all_x" in the lines that the finding suggests."""
+    """Returns the name "all_x" from the lines that the finding suggests."""
     return text.partition(" ")[0]
 
 
 def _cut(source: SourceText, names: ScopeNames, part: Hoisted, loop: cst.CSTNode) -> str:
-    """Copies a slice of rows, because a slice is a view and changes of the batch must not reach the table."""
+    """Returns the expression for a batch. A slice of rows is copied, because a slice is a view, and changes of the
+    batch must not change the table."""
     is_view = part.is_range or _may_be_one(source, names, part.rows)
     copy = (".clone()" if "torch." in part.whole else ".copy()") if is_view else ""
     return f"{part.then}{copy}{part.moves}"
 
 
 def _may_be_one(source: SourceText, names: ScopeNames, rows: str) -> bool:
-    """Whether the index may be a single row: a loop's own variable may be a number, and a slice may have a name."""
+    """Whether the index may be a number or a slice, which give a view: it is a loop's own variable or a named slice."""
     for use in names.uses(rows) if rows.isidentifier() else []:
         parent = next(source.parents(use))
         if isinstance(parent, cst.For) and parent.target is use:
@@ -121,8 +122,8 @@ def _is_given(chain: list[cst.CSTNode], use: cst.Name) -> bool:
 
 
 def _only_reads(source: SourceText, chain: list[cst.CSTNode], use: cst.Name) -> bool:
-    """Whether the use only reads: `frame["x"].values`, `len(frame)`, `frame.sample(...)`; not `frame["x"] = ...`,
-    `shuffle(frame)`, `f = frame`.
+    """Whether the use only reads the table, as `frame["x"].values`, `len(frame)` and `frame.sample(...)` do. The uses
+    `frame["x"] = ...`, `shuffle(frame)` and `f = frame` may change the table.
     """
     inner: cst.CSTNode = use
     for outer in chain:
@@ -141,8 +142,8 @@ def _only_reads(source: SourceText, chain: list[cst.CSTNode], use: cst.Name) -> 
 
 
 def _is_cut(node: cst.CSTNode) -> bool:
-    """Whether the use takes another batch out of the table, such as `frame["y"].values[rows]`, and is not a second name
-    for it.
+    """Whether the use takes another batch from the table, such as `frame["y"].values[rows]`. Other uses may be a second
+    name for the table.
     """
     table = node.value if isinstance(node, cst.Subscript) else None
     return isinstance(table, cst.Attribute) and table.attr.value in ("values", "iloc", "loc")

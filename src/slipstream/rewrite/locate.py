@@ -1,4 +1,4 @@
-"""Finds the call and the statement that are now on a line which the session recorded."""
+"""Finds the call and the statement on a line that the session recorded."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Function = cst.FunctionDef | cst.Lambda
 
 
 def calls_at(source: SourceText, names: ScopeNames, line: int, callee: str) -> list[cst.Call]:
-    """Calls of this name that a frame on this line may have made: they begin there, or the name of their method
-    does.
+    """Returns the calls of this name that a frame on this line may have made. Such a call begins on the line, or the
+    name of its method is on the line. Without any, returns calls that span the line.
     """
     named = [call for call in source.all(cst.Call) if names.is_call_of(call, callee)]
     exact = [call for call in named if line in (source.lines_of(call)[0], _name_line(source, call))]
@@ -32,13 +32,13 @@ def one_call_at(source: SourceText, names: ScopeNames, line: int, callee: str) -
 
 
 def _calls_of_super(source: SourceText, names: ScopeNames, line: int, callee: str) -> list[cst.Call]:
-    """Calls of super().__init__ in a user's own class, which pass arguments on to torch's class."""
+    """Returns calls of super().__init__ in a user's own class, which pass arguments on to torch's class."""
     found = calls_at(source, names, line, SUPER)
     return [call for call in found if any(isinstance(node, cst.ClassDef) for node in source.parents(call))]
 
 
 def call_by_name(source: SourceText, line: int, name: str) -> cst.Call:
-    """The call of a variable: `model(x)`, `self.net(x)`."""
+    """Returns the one call of a variable on this line, such as `model(x)` or `self.net(x)`."""
     found = [
         call
         for call in source.all(cst.Call)
@@ -52,15 +52,13 @@ def call_by_name(source: SourceText, line: int, name: str) -> cst.Call:
 
 
 def _name_line(source: SourceText, call: cst.Call) -> int:
-    """Since Python 3.11 the line of a method call is the line of the method's name."""
+    """Returns the line of the method's name, which since Python 3.11 is the line of a method call in a frame."""
     name = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
     return source.lines_of(name)[0]
 
 
 def statement_of(source: SourceText, node: cst.CSTNode) -> cst.CSTNode:
-    """The enclosing statement that begins a line of its own in a block, so that other statements can be put before
-    it.
-    """
+    """Returns the enclosing statement of a block. Other statements can be put before it."""
     chain = [node, *source.parents(node)]
     for inner, outer in itertools.pairwise(chain):
         if isinstance(outer, cst.IndentedBlock | cst.Module) and isinstance(inner, cst.BaseStatement):
@@ -69,7 +67,7 @@ def statement_of(source: SourceText, node: cst.CSTNode) -> cst.CSTNode:
 
 
 def statement_at(source: SourceText, line: int) -> cst.CSTNode:
-    """The innermost statement that begins on this line, or spans it."""
+    """Returns the innermost statement that begins on this line or spans it."""
     found = [
         node
         for node in source.all(cst.BaseStatement)  # type: ignore[type-abstract]
@@ -98,8 +96,8 @@ def calls_method(source: SourceText, node: cst.CSTNode, *methods: str) -> bool:
 
 
 def line_above(source: SourceText, statement: cst.CSTNode) -> int:
-    """The position in bytes for a new statement before this one: above its decorators and the comments that belong to
-    it.
+    """Returns the position in bytes for a new statement before this one. The position is above the decorators and the
+    comments of this statement.
     """
     first = statement.decorators[0] if _is_decorated(statement) else statement  # type: ignore[attr-defined]
     line, indent = source.lines_of(first)[0], source.indent_at(source.span(first)[0])

@@ -1,6 +1,6 @@
 """Combines edits into one patch.
 
-Every file is read once. Every edit is written, found to be there already, or left to the user with a reason. The whole
+Every file is read once. Every edit is written, or was made already, or is left to the user with a reason. The whole
 patch is refused if the source differs from what the session recorded. This module writes no files.
 """
 
@@ -40,7 +40,7 @@ class ChangedFile(msgspec.Struct, frozen=True):
 
 
 class LeftByHand(msgspec.Struct, frozen=True):
-    """An edit that the user must make: where, what to write, and why it was not written."""
+    """An edit that the user must make, with its place and the reason why it was not written."""
 
     edit: Edit
     where: str
@@ -61,7 +61,7 @@ class LeftByHand(msgspec.Struct, frozen=True):
 class Patch(msgspec.Struct, frozen=True):
     files: list[ChangedFile]
     written: list[Edit]
-    done: list[Edit]  # already there
+    done: list[Edit]  # the source already has these edits
     left: list[LeftByHand]
 
 
@@ -101,24 +101,24 @@ class _Patching:
         return Patch([file for file in files if file.after != file.before], self._written, self._done, self._left)
 
     def _settle_moved(self) -> None:
-        """Handles edits whose line has moved. If all edits that can be written are there already, an earlier patch has
-        moved the others. Otherwise the source has changed.
+        """Handles edits whose line has moved. If the source already has all edits that can be written, an earlier patch
+        has moved the lines of the others. Otherwise the source has changed.
         """
         for group, why in self._moved:
             if self._written or not self._done:
                 raise why
             self._left += [
-                LeftByHand(edit, _where(edit.site), edit.reason or "tune again to find its line") for edit in group
+                LeftByHand(edit, _where(edit.site), edit.reason or "tune again to find the line") for edit in group
             ]
 
     def _refuse_alone(self, edit: Edit) -> None:
-        """Refuses an environment variable whose technique has other edits that could not be written, because it helps
-        only together with them.
+        """Refuses an environment variable if other edits of its technique could not be written, because the variable
+        helps only together with these edits.
         """
         moved = [one for group, _ in self._moved for one in group]
         left = any(one.technique == edit.technique for one in (*(one.edit for one in self._left), *moved))
         if edit.kind == "environment" and left and edit.technique not in {one.technique for one in self._there()}:
-            raise ByHandError(f"with the rest of {edit.technique}, before the command")
+            raise ByHandError(f"set it on the command line, together with the other edits of {edit.technique}")
 
     def _there(self) -> list[Edit]:
         return [*self._written, *self._done]
@@ -142,7 +142,7 @@ class _Patching:
             source = self._source(self._tree.module(first.argument))
             return source.path, compute_again(source, ScopeNames(source), first)
         if first.site is None:
-            raise ByHandError(first.reason or "no line of the script's was seen")
+            raise ByHandError(first.reason or "the session saw no line of the script for this edit")
         source = self._source(self._tree.file(first.site.file))
         return source.path, self._at_line(source, first.site, _writer(source, edits, self._renamed))
 
@@ -156,8 +156,8 @@ class _Patching:
         return self._sources[path]
 
     def _at_line(self, source: SourceText, site: Site, write: Callable[[int], list[Splice]]) -> list[Splice]:
-        """Makes the edit on the line that the session recorded. If that line has moved, only an edit that is there
-        already is recognised.
+        """Makes the edit on the line that the session recorded. If that line has moved, the edit is not made. Then this
+        method only checks whether the source already has the edit.
         """
         if not site.text or source.line(site.line).strip() == site.text:
             return write(site.line)
@@ -170,12 +170,12 @@ class _Patching:
                 except MissingError:
                     continue
         raise MovedError(
-            f"{source.path}, line {site.line}, is not what the session recorded ({site.text}):"
-            " the source has changed since then. Tune it again: slipstream tune."
+            f"{source.path}, line {site.line}, is not what the session recorded ({site.text})."
+            " The source has changed since then. Tune it again: slipstream tune."
         )
 
     def _bare(self, line: str) -> str:
-        """The line without anything that this patch could have added."""
+        """Returns the line without anything that this patch could have added."""
         for edit in self._edits:
             if edit.kind == "argument":
                 line = re.sub(rf"(,\s*)?\b{edit.argument}=[^,()]*", "", line)
@@ -195,7 +195,7 @@ class _Patching:
 
 
 def _once_converted(line: str) -> str:
-    """The line after the conversion is hoisted. A comment after it stays."""
+    """Returns the line after its conversion is hoisted. A comment at the end of the line stays."""
     _, mark, comment = line.partition("#")
     parts = hoist(line)
     names, values = [part.name for part in parts], [part.then + part.moves for part in parts]
@@ -203,7 +203,7 @@ def _once_converted(line: str) -> str:
 
 
 def _closed_up(splices: Sequence[Splice], newline: str) -> list[Splice]:
-    """Joins statements that are inserted at one place. Only the first keeps the empty line above, or the import."""
+    """Joins statements that are inserted at one place. Only the first keeps the empty line above it and the import."""
     opened: set[int] = set()
     os_line = f"import os{newline * 2}"
     closed: list[Splice] = []
@@ -217,7 +217,7 @@ def _closed_up(splices: Sequence[Splice], newline: str) -> list[Splice]:
     return closed
 
 
-_OF_CALL: Final = ("argument", "loader")  # written together, or not at all
+_OF_CALL: Final = ("argument", "loader")  # edits of one call, which are written together or not at all
 _OF_SCRIPT: Final[dict[str, Callable[[SourceText, ScopeNames, Edit], list[Splice]]]] = {
     "start": put_at_start,
     "environment": put_before_imports,
@@ -236,7 +236,8 @@ _WRITERS: Final[dict[str, Callable[[SourceText, ScopeNames, int, Edit], list[Spl
 
 
 def _writer(source: SourceText, edits: Sequence[Edit], renamed: Mapping[str, str]) -> Callable[[int], list[Splice]]:
-    """`renamed` is the name that this patch gives the model. A source that uses it is already patched."""
+    """Returns the function that makes these edits on a line. `renamed` has the name that this patch gives the model. A
+    source that uses this name is already patched."""
     names, first = ScopeNames(source), edits[0]
     if first.kind in _OF_CALL:
         return lambda line: change_arguments(source, names, line, edits)
@@ -253,7 +254,7 @@ def _writer(source: SourceText, edits: Sequence[Edit], renamed: Mapping[str, str
 
 
 def _grouped(edits: Sequence[Edit]) -> list[list[Edit]]:
-    """Groups edits that are written together or not at all: the arguments of one call, the statements of one
+    """Groups edits that are written together or not at all: the arguments of one call, and the statements of one
     technique.
     """
     groups: dict[object, list[Edit]] = {}
@@ -273,7 +274,7 @@ def _grouped(edits: Sequence[Edit]) -> list[list[Edit]]:
 
 
 def _together(group: list[Edit]) -> list[list[Edit]]:
-    """Whether the edits are one change. The arguments of one call are; statements are one change each."""
+    """Splits a group into changes. The edits of one call are one change. Every statement is a change of its own."""
     return [group] if group[0].kind in _OF_CALL else [[edit] for edit in group]
 
 

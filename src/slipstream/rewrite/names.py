@@ -1,5 +1,5 @@
-"""Resolves the names of one file as far as its own text defines them: imports, aliases, partials. Reads no other
-file.
+"""Resolves the names of one file as far as its own text defines them: imports, aliases, partials. No other file is
+read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ScopeNames:
 
     @cached_property
     def _imports(self) -> dict[str, str]:
-        """Local name to imported name. A name with two different imports is left out."""
+        """Maps a local name to the imported name. A name with two different imports maps to ""."""
         found: dict[str, str] = {}
         for node in self._source.all(cst.Import):
             for alias in node.names:
@@ -34,7 +34,7 @@ class ScopeNames:
 
     @cached_property
     def _aliases(self) -> dict[str, cst.BaseExpression]:
-        """Names with exactly one assignment in the file, and their values."""
+        """Maps names with exactly one assignment in the file to their values."""
         values: dict[str, list[cst.BaseExpression]] = {}
         for node in self._source.all(cst.Assign):
             for target in node.targets:
@@ -43,7 +43,8 @@ class ScopeNames:
         return {name: found[0] for name, found in values.items() if len(found) == 1}
 
     def meaning(self, node: cst.BaseExpression, depth: int = 0) -> str:
-        """The full name, such as "torch.utils.data.DataLoader" for DL; "" for anything but a dotted name."""
+        """Returns the full name, such as "torch.utils.data.DataLoader" for DL. Returns "" for anything but a dotted
+        name."""
         name = get_full_name_for_node(node) if isinstance(node, cst.Name | cst.Attribute) else None
         if name is None or (isinstance(node, cst.Attribute) and not _is_dotted(node)):
             return ""
@@ -58,13 +59,14 @@ class ScopeNames:
         return name
 
     def is_call_of(self, call: cst.Call, wanted: str) -> bool:
-        """Whether this calls what the session calls `wanted`: DataLoader, AdamW, to."""
+        """Whether this is a call of `wanted`, a name as the session has it: "DataLoader", "AdamW", "to"."""
         if isinstance(call.func, cst.Attribute) and not _is_dotted(call.func):
             return call.func.attr.value == wanted or (wanted == SUPER and _is_super(call.func))
         return self.meaning(call.func).rpartition(".")[2] == wanted
 
     def keywords_of(self, argument: cst.Arg) -> dict[str, cst.BaseExpression] | None:
-        """The keywords in `**arguments`, if the file shows all of them: one dictionary that is only ever unpacked."""
+        """Returns the keywords in `**arguments`, if the file shows all of them. Then they are in one dictionary that
+        the file only unpacks."""
         name = _name(argument.value) if argument.star == "**" else ""
         value = self._aliases.get(name)
         uses = [node for node in self._source.all(cst.Name) if node.value == name]
@@ -88,19 +90,19 @@ class ScopeNames:
 
     @property
     def torch(self) -> str:
-        """The file's top-level name for torch; "" if the file does not import torch itself."""
+        """The file's top-level name for torch, or "" if the file does not import torch itself."""
         return self.local_name("torch")
 
     def imported(self, node: cst.BaseExpression) -> str:
-        """The full name of a dotted name whose first part is imported, and nothing else in the file; "" if it is
-        not."""
+        """Returns the full name of a dotted name. Returns "" if the first part is not imported, or if something else in
+        the file binds it."""
         name = get_full_name_for_node(node) if isinstance(node, cst.Name | cst.Attribute) and _is_dotted(node) else None
         first, dot, rest = (name or "").partition(".")
         origin = "" if self.is_given(first) else self._imports.get(first, "")
         return origin + dot + rest if origin else ""
 
     def local_name(self, module: str) -> str:
-        """The file's top-level name for a module; "" if the file does not import the module itself."""
+        """Returns the file's top-level name for a module, or "" if the file does not import the module itself."""
         for statement in self._source.module.body:
             for node in getattr(statement, "body", ()) if isinstance(statement, cst.SimpleStatementLine) else ():
                 for alias in node.names if isinstance(node, cst.Import) else ():
@@ -114,7 +116,7 @@ class ScopeNames:
         return not self.uses(name)
 
     def uses(self, name: str) -> list[cst.Name]:
-        """The uses of the name as a value, in the order of the text."""
+        """Returns the uses of the name as a value, in the order of the text."""
         found = [node for node in self._source.all(cst.Name) if node.value == name]
         return [node for node in found if not self._is_label(node)]
 
@@ -124,14 +126,14 @@ class ScopeNames:
         return is_attribute or (isinstance(parent, cst.Arg) and parent.keyword is node)
 
     def is_given(self, name: str) -> bool:
-        """Whether something in the file, other than an import, binds this name."""
+        """Whether something other than an import binds this name in the file."""
         kinds = (cst.AssignTarget, cst.AnnAssign, cst.NamedExpr, cst.For, cst.Param, cst.FunctionDef, cst.ClassDef)
         named = [node for node in self._source.all(cst.Name) if node.value == name]
         return any(isinstance(next(self._source.parents(node)), kinds) for node in named)
 
 
 def _imported(alias: cst.ImportAlias, origin: str) -> tuple[str, str]:
-    """The name that an import binds: "import torch.utils.data" binds torch."""
+    """Returns the name that an import binds, and its meaning. "import torch.utils.data" binds torch."""
     name = get_full_name_for_node(alias.name) or ""
     whole = f"{origin}.{name}" if origin else name
     if alias.asname is not None:

@@ -1,6 +1,6 @@
-"""Disables gradients in an evaluation that ran with them: for the function that contains it, or for its loop.
+"""Disables gradients in an evaluation that ran with gradients, either for its whole function or for its loop.
 
-An edit is made only if the text shows that backward is called on nothing in it and nothing made in it.
+An edit is made only if the text shows that backward is never called in the function or loop, nor on a value from it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _SWITCHES = ("no_grad", "inference_mode")
 
 
 def switch_gradients_off(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
-    """`edit.call` is the name of the training function. A function of this name is never changed as a whole."""
+    """Disables gradients for the evaluation on this line. `edit.call` is the name of the training function, which is
+    never changed as a whole."""
     statement, text = statement_at(source, line), as_written(names, edit.text)
     if any(_is_off(source, node) for node in (statement, *source.parents(statement))):
         return []
@@ -52,7 +53,7 @@ def _wrap_loop(source: SourceText, names: ScopeNames, line: int, statement: cst.
 
 
 def _follows_eval(source: SourceText, loop: cst.For) -> bool:
-    """Whether the last call of eval() or train() before the node in its block is eval()."""
+    """Whether the last call of eval() or train() before the loop in its block is eval()."""
     statements = block_around(source, loop)
     for statement in reversed(statements[: statements.index(loop)]):
         if calls_method(source, statement, "eval", "train"):
@@ -85,7 +86,7 @@ def _decorate(source: SourceText, names: ScopeNames, function: cst.FunctionDef, 
 
 
 def _refuse_later_backward(source: SourceText, loop: cst.For, function: cst.CSTNode | None) -> None:
-    """Refuses a loop whose results are passed to backward after it."""
+    """Refuses a loop if backward is called on one of its results after the loop."""
     made = {source.code(target.target) for target in source.all(cst.AssignTarget, loop)}
     made |= {source.code(one.target) for one in source.all(cst.AugAssign, loop)}
     end = source.span(loop)[1]
@@ -94,4 +95,4 @@ def _refuse_later_backward(source: SourceText, loop: cst.For, function: cst.CSTN
             continue
         owner = source.code(call.func.value)
         if call.func.attr.value == "backward" and owner in made:
-            raise ByHandError(f"line {source.lines_of(call)[0]} calls backward on {owner}, which this loop makes")
+            raise ByHandError(f"line {source.lines_of(call)[0]} calls backward on {owner}, which the loop computes")

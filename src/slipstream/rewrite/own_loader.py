@@ -1,7 +1,7 @@
-"""Puts slipstream.DataLoader in the place of torch's in one call.
+"""Replaces torch's DataLoader by slipstream.DataLoader in one call.
 
-The file gets `import slipstream`, and the call the full name. The name DataLoader keeps its meaning, because other
-calls, annotations and tests of a type may use it.
+The file gets `import slipstream`, and the call gets the full name. The name DataLoader keeps its meaning, because other
+calls, annotations and checks of a type may use it.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ def use_own_loader(source: SourceText, names: ScopeNames, call: cst.Call) -> lis
         return []
     name = source.code(call.func)
     if meaning not in _TORCHS:
-        raise ByHandError(f"{name} is not torch's DataLoader itself: let it use, or be derived from, {OURS}")
+        raise ByHandError(f"{name} is not torch's DataLoader itself: make it use, or derive it from, {OURS}")
     return [*import_module(source, names, "slipstream"), Splice(*source.span(call.func), OURS)]

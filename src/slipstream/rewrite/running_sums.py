@@ -1,7 +1,7 @@
 """Keeps a running sum on the device. `total += loss.item()` in every step makes the host wait for the device.
 
-The sum is read where it is used, and is bit for bit the same number. An edit is made only if the text shows every place
-that reads the sum, and none of them runs in every step.
+With the edit the sum is read where it is used, and has the same bits. An edit is made only if the text shows every
+place that reads the sum, and if none of these places runs in every step.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ _ZEROS = ("0", "0.", "0.0", ".0", "0.00")
 
 
 class _Read(NamedTuple):
-    """`loss.item()` or `float(loss)`: the whole call, and the tensor that is read."""
+    """A call `loss.item()` or `float(loss)`, and the tensor that it reads."""
 
     call: cst.Call
     tensor: cst.BaseExpression
 
 
 def keep_sum_on_device(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
-    """`edit.argument` is the dtype that keeps a sum of floats as exact as Python's, if the device supports it."""
+    """Keeps the sum on this line on the device. `edit.argument` is the conversion that makes a sum of floats as exact
+    as Python's, or "" if the device does not support it."""
     statement = statement_at(source, line)
     adds = [one for one in source.all(cst.AugAssign, statement) if isinstance(one.operator, cst.AddAssign)]
     if len(adds) != 1 or not isinstance(adds[0].target, cst.Name):
@@ -65,7 +66,7 @@ def _read(call: cst.Call) -> _Read | None:
 
 
 def _is_term(value: cst.BaseExpression, call: cst.Call) -> bool:
-    """Whether the expression is `loss.item()`, or that times something. Python and the device multiply alike."""
+    """Whether the expression is the call, or a product with the call. Python and the device multiply alike."""
     if value is call:
         return True
     if not isinstance(value, cst.BinaryOperation) or not isinstance(value.operator, cst.Multiply):
@@ -83,7 +84,7 @@ def _loop_around(source: SourceText, node: cst.CSTNode) -> cst.For | cst.While |
 
 
 def _kind(source: SourceText, names: ScopeNames, variable: Variable, read: _Read, loop: cst.CSTNode) -> str:
-    """The Python type of the final sum, from its first values or from what is added."""
+    """Returns the Python type of the final sum, from its first values or from what is added."""
     if len(variable.added) > 1:
         raise ByHandError(f"something else is also added to {variable.name}")
     codes = [source.code(value) if value is not None else "?" for _, value in variable.given]
@@ -108,8 +109,8 @@ def _has_backward(source: SourceText, tensor: cst.BaseExpression, loop: cst.CSTN
 
 
 def _counts(source: SourceText, names: ScopeNames, tensor: cst.BaseExpression, depth: int = 0) -> bool:
-    """Whether the value counts: `(guess == y).sum()`, `guess.eq(y).sum()`, `torch.sum(guess == y)`, or a name for one
-    of these.
+    """Whether the value is a count: `(guess == y).sum()`, `guess.eq(y).sum()`, `torch.sum(guess == y)`, or a name for
+    one of these.
     """
     if isinstance(tensor, cst.Name) and depth < 2:
         values = [value for _, value in variable_of(source, names, tensor.value, tensor).given]
@@ -150,7 +151,7 @@ def _as_number(source: SourceText, add: cst.AugAssign, use: cst.Name, loop: cst.
 
 
 def _is_now_and_then(chain: list[cst.CSTNode], use: cst.CSTNode) -> bool:
-    """Whether the use is below a condition inside the loop. The condition itself runs in every step."""
+    """Whether a condition inside the loop guards the use. The test of the condition runs in every step."""
     inner = use
     for outer in chain:
         if isinstance(outer, cst.If) and inner is not outer.test:
@@ -160,7 +161,7 @@ def _is_now_and_then(chain: list[cst.CSTNode], use: cst.CSTNode) -> bool:
 
 
 def _behind(source: SourceText, loop: cst.CSTNode, variable: Variable, inside: list[cst.Name], text: str) -> Splice:
-    """One read after the loop, so that everything that follows sees a number."""
+    """Inserts one read after the loop, so that all later uses see a number."""
     later = [use for use in variable.read if use not in inside]
     for around in _catchers(source, loop):
         for use in later:
@@ -176,7 +177,7 @@ def _behind(source: SourceText, loop: cst.CSTNode, variable: Variable, inside: l
 
 
 def _catchers(source: SourceText, loop: cst.CSTNode) -> list[cst.Try | cst.TryStar | cst.With]:
-    """The statements that continue after the loop although an exception was raised in it."""
+    """Returns the statements around the loop after which the script may continue although the loop raised."""
     found: list[cst.Try | cst.TryStar | cst.With] = []
     for parent in source.parents(loop):
         if isinstance(parent, cst.FunctionDef | cst.Lambda):

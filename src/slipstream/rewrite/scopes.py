@@ -1,6 +1,7 @@
 """One variable in one function, or at the top level of one file: where it is assigned, and where it is read.
 
-Refuses variables that other functions may see or change, because the text of one function proves nothing about them.
+Variables that other functions may read or change are refused, because the text of one function does not show all their
+uses.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _BINDERS = (cst.For, cst.CompFor, cst.NamedExpr, cst.Param, cst.AsName, cst.Del,
 
 
 class Variable(NamedTuple):
-    """`given` holds the values of its plain assignments, with None for a value that is unknown, such as that of a
-    loop's variable.
+    """A variable and its uses. `given` has the values of plain assignments. None is a value that is not known, such as
+    that of a loop's variable.
     """
 
     name: str
@@ -29,7 +30,7 @@ class Variable(NamedTuple):
 
 
 def variable_of(source: SourceText, names: ScopeNames, name: str, node: cst.CSTNode) -> Variable:
-    """The variable in the scope of the function around `node`."""
+    """Returns the variable in the scope of the function around `node`."""
     scope = function_around(source, node)
     kinds = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
     if isinstance(next((one for one in source.parents(node) if isinstance(one, kinds)), None), cst.ClassDef):
@@ -54,7 +55,7 @@ def variable_of(source: SourceText, names: ScopeNames, name: str, node: cst.CSTN
 
 
 def _refuse_seen(source: SourceText, names: ScopeNames, use: cst.Name, scope: cst.CSTNode | None) -> None:
-    """Refuses uses in other functions. A function with its own variable of this name does not count."""
+    """Refuses a variable that another function uses. A function with its own variable of this name does not count."""
     functions = [node for node in source.parents(use) if isinstance(node, cst.FunctionDef | cst.Lambda)]
     is_inside = scope is None or scope in functions
     is_shared = any(item.name.value == use.value for item in source.all(cst.NameItem))
@@ -69,7 +70,7 @@ def owns(source: SourceText, names: ScopeNames, function: cst.CSTNode | None, na
 
 
 def _value(source: SourceText, use: cst.Name) -> cst.BaseExpression | None:
-    """The value that this assignment gives the variable: its own part of `a, b = 0, 1`."""
+    """Returns the value that this assignment gives the variable. For `a, b = 0, 1` it is the variable's own part."""
     parent = next(source.parents(use))
     if isinstance(parent, cst.AnnAssign) and parent.target is use:
         return parent.value

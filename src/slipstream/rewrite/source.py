@@ -1,6 +1,6 @@
 """One source file: its bytes, its syntax tree, and the position of every node.
 
-Splices leave every other byte unchanged: encoding, byte order mark, line endings, tabs. A file that this Python or
+Splices change only their own bytes. Encoding, byte order mark, line endings and tabs stay. A file that this Python or
 libcst cannot parse is refused.
 """
 
@@ -28,7 +28,7 @@ _Node = TypeVar("_Node", bound=cst.CSTNode)
 
 
 class Splice(NamedTuple):
-    """Replaces `start` to `end` of the source, in bytes of UTF-8, by `text`."""
+    """Replaces the source from `start` to `end`, in bytes of UTF-8, by `text`."""
 
     start: int
     end: int
@@ -67,13 +67,13 @@ class SourceText:
         return self.data[start:end].decode()
 
     def parents(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """The enclosing nodes, the nearest first."""
+        """Yields the enclosing nodes, the nearest first."""
         while (parent := self._parents.get(node)) is not None:
             yield parent
             node = parent
 
     def all(self, kind: type[_Node], inside: cst.CSTNode | None = None) -> list[_Node]:
-        """All nodes of this type, in the order of the text."""
+        """Returns all nodes of this type, in the order of the text."""
         if inside is None and kind in self._found:
             return cast("list[_Node]", self._found[kind])
         nodes = _descendants(inside) if inside is not None else self._spans
@@ -94,7 +94,7 @@ class SourceText:
         return self._starts[line - 1] if line <= len(self._starts) else len(self.data)
 
     def line(self, line: int) -> str:
-        """The line with its ending; "" after the last line."""
+        """Returns the line with its ending, or "" after the last line."""
         return self.data[self.line_start(line) : self.line_start(line + 1)].decode() if line > 0 else ""
 
     @property
@@ -102,7 +102,7 @@ class SourceText:
         return len(self._starts)
 
     def indent_at(self, offset: int) -> str:
-        """The white space at the beginning of the line."""
+        """Returns the white space at the beginning of the line."""
         text = self.line(self.line_of(offset))
         return text[: len(text) - len(text.lstrip(" \t\f"))]
 
@@ -111,8 +111,8 @@ class SourceText:
         return self.module.default_newline
 
     def spliced(self, splices: Iterable[Splice]) -> bytes:
-        """The file with these changes, as bytes in its own encoding. Changes at one place are applied in the given
-        order.
+        """Returns the file with these changes, as bytes in its own encoding. Changes at one place are applied in the
+        given order.
         """
         pieces: list[bytes] = []
         at = 0
@@ -137,7 +137,7 @@ def _descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _fault_in(path: Path, raw: bytes) -> str:
-    """Why Python cannot parse it; "" if it can."""
+    """Returns why Python cannot parse the source, or "" if it can."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # SyntaxWarnings are about the user's code and appear when the script runs

@@ -17,7 +17,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 class SourceTree:
     def __init__(self, session: Session, script: Path, script_then: Path) -> None:
-        """`script` is the local path; `script_then` is the path when the session was recorded."""
+        """`script` is the local path. `script_then` is the path at the time of the session."""
         self.script = script
         self._then = Path(os.path.normpath(session.cwd))
         here, then = Path(os.path.normpath(script.absolute())), Path(os.path.normpath(script_then))
@@ -28,7 +28,7 @@ class SourceTree:
         self._repository = repository_of(here.parent)
 
     def file(self, name: str) -> Path:
-        """The local file. Raises ByHandError for a file that must not be changed."""
+        """Returns the local path of a file. Raises ByHandError for a file that must not be changed."""
         if name.startswith("<"):
             raise ByHandError(f"the code has no file ({name})")
         path = Path(os.path.normpath(name))
@@ -42,9 +42,7 @@ class SourceTree:
         return path
 
     def module(self, name: str) -> Path:
-        """The file of a module, by the dotted name that the script imports. Raises ByHandError if it is not the
-        user's.
-        """
+        """Returns the file of a module with this dotted name. Raises ByHandError if the file is not the user's."""
         if name == "__main__":
             return self.script
         for root in (self.script.absolute().parent, self._root, *([self._repository] if self._repository else [])):

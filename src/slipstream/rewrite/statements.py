@@ -1,5 +1,5 @@
-"""Inserts statements next to the user's: before one that the session recorded, at the script's start, or around a
-forward pass.
+"""Inserts statements into the user's source: before a recorded statement, at the script's start, or around a forward
+pass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 
 
 def as_written(names: ScopeNames, text: str) -> str:
-    """The text with the file's own name for torch."""
+    """Returns the text with the file's own name for torch."""
     return re.sub(r"\btorch\.", f"{names.torch or 'torch'}.", text)
 
 
@@ -37,7 +37,7 @@ def import_torch(source: SourceText, names: ScopeNames) -> list[Splice]:
 
 
 def import_module(source: SourceText, names: ScopeNames, module: str) -> list[Splice]:
-    """Inserts the import before the file's first import from torch, if the file lacks the bare name."""
+    """Inserts `import module` before the file's first import from torch, unless the file has this import."""
     if names.local_name(module) == module:
         return []
     if names.is_given(module):
@@ -77,8 +77,8 @@ def put_before(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> 
 
 
 def _model_at(source: SourceText, statement: cst.CSTNode, called: str) -> str:
-    """The model whose parameters the statement takes. According to the session the optimizer has all of the model's
-    parameters.
+    """Returns the model whose parameters the statement takes. According to the session the optimizer has all of the
+    model's parameters.
     """
     owners = {
         source.code(call.func.value)
@@ -94,8 +94,8 @@ def _model_at(source: SourceText, statement: cst.CSTNode, called: str) -> str:
 
 
 def put_at_start(source: SourceText, names: ScopeNames, edit: Edit) -> list[Splice]:
-    """Inserts statements at the script's start. Several share the empty line before the first; the patch handles
-    that.
+    """Inserts a statement after the script's imports, with an empty line before it. If there are several statements,
+    the patch keeps only the first empty line.
     """
     text = as_written(names, edit.text)
     for statement in source.all(cst.SimpleStatementLine):
@@ -103,8 +103,8 @@ def put_at_start(source: SourceText, names: ScopeNames, edit: Edit) -> list[Spli
         if code == text:
             return []
         if _target(code) == _target(text):
-            line = f"{source.path.name}:{source.lines_of(statement)[0]}"  # no line of the session is next to it
-            raise ByHandError(f"{line} says {code}: change it there")
+            line = f"{source.path.name}:{source.lines_of(statement)[0]}"  # the edit itself has no line
+            raise ByHandError(f"{line} has {code}: change it there")
     imports = import_torch(source, names)
     last = _last_import(source)
     below = source.line_start(source.lines_of(last)[1] + 1)
@@ -113,12 +113,13 @@ def put_at_start(source: SourceText, names: ScopeNames, edit: Edit) -> list[Spli
 
 
 def _target(code: str) -> str:
-    """What the statement sets: the call without its arguments, or the left side of an assignment."""
+    """Returns what the statement sets: the call without its arguments, or the left side of an assignment."""
     return re.split(r"\(|\s*=[^=]", code, maxsplit=1)[0].strip() if re.search(r"\(|=", code) else ""
 
 
 def _last_import(source: SourceText) -> cst.CSTNode:
-    """The last import of the group that includes torch's, before the first function, class, loop or condition."""
+    """Returns the last top-level import before the first function, class, loop or condition that follows the import of
+    torch."""
     last: cst.CSTNode | None = None
     has_torch = False
     for statement in source.module.body:
@@ -133,8 +134,8 @@ def _last_import(source: SourceText) -> cst.CSTNode:
 
 
 def put_around(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
-    """Wraps the code from the forward pass to just before its backward pass, or to the function's return, because the
-    loss belongs to it.
+    """Wraps the code from the forward pass to the end of the loss: to just before the backward pass, or to the
+    function's return.
     """
     text = as_written(names, edit.text)
     statement = statement_of(source, call_by_name(source, line, edit.call)) if edit.call else statement_at(source, line)
@@ -149,7 +150,7 @@ def put_around(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> 
             break
         last += 1
         if last == len(block):
-            raise ByHandError(f"no backward() follows line {line} in its block: put it around forward pass and loss")
+            raise ByHandError(f"no backward() follows line {line} in its block: wrap the forward pass and the loss")
     while last > first + 1 and _only_clears(source, block[last - 1]):
         last -= 1
     last = _end_of_loss(source, block, first, last)
@@ -159,8 +160,8 @@ def put_around(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> 
 
 
 def _end_of_loss(source: SourceText, block: list[cst.BaseStatement], first: int, last: int) -> int:
-    """The end of the last statement that contributes to the loss. Statements in between that only read values stay
-    outside.
+    """Returns the index after the last statement that assigns the loss. Later statements stay outside of the wrapped
+    code.
     """
     calls = source.all(cst.Call, block[last]) if last < len(block) else []
     walked = [
@@ -196,7 +197,7 @@ def _returns(statement: cst.CSTNode) -> bool:
 
 
 def indented(source: SourceText, statements: list[cst.BaseStatement], header: str) -> list[Splice]:
-    """These statements, indented below a header. Lines that begin inside a string stay where they are."""
+    """Indents the statements below a header. Lines that begin inside a string are not indented."""
     first, last = source.lines_of(statements[0])[0], source.lines_of(statements[-1])[1]
     inside = {
         line
@@ -217,8 +218,8 @@ def indented(source: SourceText, statements: list[cst.BaseStatement], header: st
 
 
 def call_otherwise(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
-    """Puts `compiled = torch.compile(model)` before the loop, and `compiled(x)` in it. The model itself stays
-    unchanged.
+    """Puts `compiled = torch.compile(model)` before the loop, and calls `compiled(x)` in the loop. The model itself
+    stays unchanged.
     """
     done = [call for call in source.all(cst.Call) if source.code(call.func) == edit.text]
     if any(source.lines_of(call)[0] <= line <= source.lines_of(call)[1] for call in done):
@@ -230,7 +231,7 @@ def call_otherwise(source: SourceText, names: ScopeNames, line: int, edit: Edit)
     if loop is None or not calls_method(source, loop, *_BACKWARD):
         raise ByHandError(f"line {line} is not in a loop that trains")
     if any(source.code(one.target) == edit.call for one in source.all(cst.AssignTarget, loop)):
-        raise ByHandError(f"{edit.call} becomes something else in the loop around line {line}")
+        raise ByHandError(f"the loop around line {line} assigns another value to {edit.call}")
     above, indent = line_above(source, loop), source.indent_at(source.span(loop)[0])
     text = f"{indent}{edit.text} = {as_written(names, edit.argument)}{source.newline}"
     start, end = source.span(call.func)
@@ -238,7 +239,7 @@ def call_otherwise(source: SourceText, names: ScopeNames, line: int, edit: Edit)
 
 
 def outermost_loop(source: SourceText, node: cst.CSTNode) -> cst.CSTNode | None:
-    """The outermost loop around the node in its function."""
+    """Returns the outermost loop around the node in its function."""
     found: cst.CSTNode | None = None
     for parent in source.parents(node):
         if isinstance(parent, cst.FunctionDef | cst.Lambda | cst.ClassDef):

@@ -1,4 +1,5 @@
-"""Where the caches of this user are. Only this user writes there, unlike in the folder of a project."""
+"""The folder of this user's caches. Only this user can write there. Other people may have written to the folder of a
+project."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ _VARIABLE: Final = "SLIPSTREAM_CACHE"
 
 
 def cache_folder() -> Path:
-    """$SLIPSTREAM_CACHE, or slipstream in the user's cache."""
+    """Returns $SLIPSTREAM_CACHE, or the folder `slipstream` in the user's cache folder."""
     named = os.environ.get(_VARIABLE)
     if named:
         return Path(named).expanduser()
@@ -21,8 +22,8 @@ def cache_folder() -> Path:
 
 
 def make_private_folder(path: Path, project: Path) -> None:
-    """Creates the folder if needed. Raises UnsafeFileError if somebody else may have written into it: another user, or
-    the author of the project."""
+    """Creates the folder if needed. Raises UnsafeFileError if another user or the author of the project may have
+    written to the folder."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not is_private(path.lstat()) or path.is_symlink():
         raise UnsafeFileError("can be written by other users", path)

@@ -1,4 +1,4 @@
-"""Decodes files that anybody may have written: whatever is wrong with the content, the error is the same."""
+"""Decodes files that anybody may have written. Every fault in the content raises the same error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-# What msgspec and the upgrade of older sessions raise for bytes that were not written by this project.
+# The errors that msgspec and the upgrade of older sessions raise for bytes that slipstream did not write.
 _FAULTS: Final = (
     *(msgspec.MsgspecError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError),
     *(RecursionError, MemoryError),
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class DamagedFileError(Exception):
-    """The content is not what it should be. The message says why, without a full stop."""
+    """The content of a file is damaged. The message says how, without a full stop."""
 
 
 @contextlib.contextmanager

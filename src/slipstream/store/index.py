@@ -1,9 +1,9 @@
-"""The index of saved sessions, in SQLite, with a row for each session that `history` lists. The session files are the
-source of truth, and the index is a copy of a few of their fields. Rows that are missing or out of date are read again
-from the files. A broken index is deleted and rebuilt; a session file is never deleted.
+"""The index of saved sessions, in SQLite, with a row for each session that `history` lists. A row is a copy of a few
+fields of the session file. Rows that are missing or out of date are read again from the files. A broken index is
+deleted and rebuilt. A session file is never deleted.
 
-The index is in the user's cache and not in the project, because a project may be a clone and SQLite must not open files
-of another person: it runs their triggers, and it deletes any file that a planted journal names."""
+The index is in the user's cache and not in the project. A project may be a clone of another person's, and SQLite must
+not open files of another person: it would run their triggers, and delete any file that a planted journal names."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from slipstream.store.safe_files import UnsafeFileError, check_directory, is_reg
 
 SUFFIX: Final = ".msgpack"
 LIMIT_BYTES: Final = 1 << 30  # maximum size of a session; an hour of steps takes a few megabytes
-_LARGEST: Final = (1 << 63) - 1  # integer that SQLite stores
-_TIMEOUT_S: Final = 20.0  # for another process to finish its write
+_LARGEST: Final = (1 << 63) - 1  # the largest integer that SQLite stores
+_TIMEOUT_S: Final = 20.0  # how long to wait for another process that writes
 _COLUMNS: Final = IndexEntry.__struct_fields__
 T = TypeVar("T")
 
-# One script for each version of the schema, starting from the empty database. A script that adds a column whose value
-# is in the session also empties the table: the rows are then read again from the files.
+# One script for each version of the schema, starting from the empty database. A script that adds a column also empties
+# the table if the session files have the value. The rows are then read again from the files.
 MIGRATIONS: Final = (
     """
     CREATE TABLE sessions (
@@ -55,7 +55,7 @@ MIGRATIONS: Final = (
 
 
 class NewerIndexError(Exception):
-    """A newer version of slipstream made the index. It must not be changed."""
+    """A newer version of slipstream wrote the index. This version must not change the index."""
 
 
 def entries(folder: Path, limit: int | None = None, script: str = "") -> list[IndexEntry]:
@@ -79,7 +79,7 @@ def entries(folder: Path, limit: int | None = None, script: str = "") -> list[In
 
 
 def index_path(folder: Path) -> Path:
-    """Returns where the index of the sessions in `folder`/sessions is."""
+    """Returns the path of the index of the sessions in `folder`/sessions."""
     key = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:32]
     return cache_folder() / "history" / f"{key}.sqlite"
 
@@ -92,13 +92,13 @@ def remember(path: Path) -> None:
 
 
 def migrate(connection: sqlite3.Connection, migrations: Iterable[str] = MIGRATIONS) -> None:
-    """Brings the schema up to date. Only one process does this at a time, and in one transaction."""
+    """Brings the schema up to date, in one transaction, so that only one process does this at a time."""
     scripts = list(migrations)
     if _version(connection) == len(scripts):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        done = _version(connection)  # another process may have migrated it meanwhile
+        done = _version(connection)  # another process may have migrated the database meanwhile
         if done > len(scripts):
             raise NewerIndexError(f"schema {done}; this slipstream knows {len(scripts)}")
         for number, script in enumerate(scripts[done:], start=done + 1):
@@ -128,7 +128,7 @@ def _with_index(folder: Path, work: Callable[[sqlite3.Connection], T]) -> T:
                 break
             except sqlite3.DatabaseError as error:
                 if isinstance(error, sqlite3.OperationalError) and not str(error).startswith("no such"):
-                    break  # not broken, but read-only, on a full disk, or locked for too long
+                    break  # the index is not broken, but it is read-only, on a full disk, or locked for too long
                 with contextlib.suppress(OSError):
                     _delete_index(index_path(folder))
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
@@ -138,8 +138,8 @@ def _with_index(folder: Path, work: Callable[[sqlite3.Connection], T]) -> T:
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[sqlite3.Connection]:
-    """Opens the index. Raises UnsafeFileError if the file may belong to somebody else, and for a link, because SQLite
-    would follow it."""
+    """Opens the index. Raises UnsafeFileError if another user may have written the file, and for a link, because SQLite
+    would follow the link."""
     check_directory(folder)
     path = index_path(folder)
     make_private_folder(path.parent, folder.parent)
@@ -180,7 +180,7 @@ def _catch_up(connection: sqlite3.Connection, folder: Path) -> None:
         return
     found = []
     for name in fresh:
-        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the file was deleted meanwhile
             found.append(_read_entry(folder / f"{name}{SUFFIX}"))
     with connection:
         connection.executemany("DELETE FROM sessions WHERE name = ?", gone)

@@ -1,4 +1,4 @@
-"""Finds a session from what the user typed: a file, a name or its beginning, latest, previous, or a git commit."""
+"""Finds the session that the user named by a file, a name or its beginning, `latest`, `previous`, or a git commit."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _HASH = re.compile(r"[0-9a-f]{4,40}")
 
 
 def find_session(name: str, root: Path | None = None, *, is_timed: bool = False, script: Sequence[str] = ()) -> Path:
-    """Returns the path of the session. Raises StorageError with a sentence for the user if there is none or more than
-    one. With `is_timed`, a word (latest, previous) or a commit refers to a session with steps, if there is any. With
-    `script`, a word refers to a session of this script, if there is any."""
+    """Returns the path of the session. Raises StorageError with a sentence for the user if no session or more than one
+    has this name. With `is_timed`, `latest`, `previous` and commits refer to sessions with steps, if there are any.
+    With `script`, `latest` and `previous` refer to sessions of this script, if there are any."""
     if name not in WORDS and Path(name).is_file():
         return Path(name)
     root = root or Path.cwd()
-    if name.endswith(SUFFIX):  # a file that is not here: a saved session, or reading it fails later
+    if name.endswith(SUFFIX):  # the name of a saved session, or of a missing file, which is reported when it is read
         saved = root / FOLDER / "sessions" / name
         return saved if saved.is_file() else Path(name)
     listed = entries(root / FOLDER)
     known = [entry for entry in listed if entry.is_readable]
     if listed and not known:
         raise StorageError(
-            f"No file in {root / FOLDER / 'sessions'} is a session that this version reads, for example"
-            f" {listed[0].name + SUFFIX!r}. Make one: slipstream check train.py"
+            f"This version cannot read any file in {root / FOLDER / 'sessions'}, for example"
+            f" {listed[0].name + SUFFIX!r}. Make a session: slipstream check train.py"
         )
     if not known:
         raise StorageError(f"No session is saved in {root / FOLDER}. Make one: slipstream check train.py")
@@ -44,8 +44,8 @@ def find_session(name: str, root: Path | None = None, *, is_timed: bool = False,
         entry = _by_name(name, known) or _by_commit(name, known, root, is_timed)
     if entry is None:
         raise StorageError(
-            f"{name!r} is no session. Give a file, the name of a session that `slipstream history` lists, or a commit"
-            " at which a session was measured."
+            f"There is no session {name!r}. Give a file, the name of a session that `slipstream history` lists, or a"
+            " commit at which a session was measured."
         )
     return root / FOLDER / "sessions" / f"{entry.name}{SUFFIX}"
 
@@ -79,7 +79,7 @@ def _by_name(name: str, known: Sequence[IndexEntry]) -> IndexEntry | None:
         listed = ", ".join(entry.name for entry in alike[:3])
         raise StorageError(
             f"{len(alike)} sessions begin with {name!r}: {listed}{', ...' if len(alike) > 3 else ''}."
-            " Give more of the name."
+            " Give more letters of the name."
         )
     return alike[0] if alike else None
 
@@ -87,7 +87,7 @@ def _by_name(name: str, known: Sequence[IndexEntry]) -> IndexEntry | None:
 def _by_commit(name: str, known: Sequence[IndexEntry], root: Path, is_timed: bool) -> IndexEntry | None:
     """Returns the newest session at that commit. A session whose files were unchanged since the commit is preferred."""
     commit = resolve_commit(name, root)
-    if not commit and _HASH.fullmatch(name):  # the sessions may have been made in another repository
+    if not commit and _HASH.fullmatch(name):  # the sessions may come from another repository
         commits = {entry.commit for entry in known if entry.commit.startswith(name)}
         commit = commits.pop() if len(commits) == 1 else ""
     found = [entry for entry in known if commit and entry.commit == commit]

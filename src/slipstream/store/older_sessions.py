@@ -1,5 +1,5 @@
-"""Reads saved sessions, those of older versions included. In schema 1, some results were saved as sentences. They are
-turned into fields here, and nowhere else."""
+"""Reads saved sessions, including those of older versions. Schema 1 has some results as sentences. Only this module
+turns these sentences into fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 def decode_session(data: bytes) -> Session:
-    """Decodes a session file. Raises DamagedFileError if it is none."""
+    """Decodes a session file. Raises DamagedFileError for any other content."""
     if decode_msgpack(data, _Version).schema >= SCHEMA:
         return decode_msgpack(data, Session)
     with one_error():
@@ -33,7 +33,8 @@ def decode_session(data: bytes) -> Session:
 
 
 def _upgraded(session: dict[str, Any]) -> dict[str, Any]:
-    """A session of schema 1. Its notes contain those of its diagnosis, from which they cannot be told apart."""
+    """Upgrades a session of schema 1. Its notes also contain the notes of its diagnosis, and the two cannot be told
+    apart."""
     notes = session.get("notes", [])
     idle = next((note for note in notes if note.startswith(_IDLE_GPU)), None)
     uncovered = next((note for note in notes if note.startswith(_NO_OVERLAY)), None)
@@ -64,7 +65,8 @@ def _upgrade_trial(trial: dict[str, Any]) -> None:
 
 
 def _technique_note(line: str) -> dict[str, str]:
-    """A line that begins with no technique is a complaint, which was saved among the declined techniques."""
+    """Splits a line into the technique and its text. A line without a technique is a complaint: schema 1 saves
+    complaints among the declined techniques."""
     technique, _, text = line.partition(": ")
     return {"technique": technique, "text": text} if technique.isidentifier() else {"technique": "", "text": line}
 

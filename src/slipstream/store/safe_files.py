@@ -22,15 +22,16 @@ _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class UnsafeFileError(PermissionError):
-    """`strerror` says what is wrong with the path, `filename` is the path."""
+    """A path is not safe to use. `strerror` says what is wrong with the path, and `filename` is the path."""
 
     def __init__(self, reason: str, path: Path) -> None:
         super().__init__(errno.EPERM, reason, str(path))
 
 
 def open_directory(path: Path) -> Path:
-    """Returns `path` after creating it if needed. Raises UnsafeFileError unless it is a real directory that belongs to
-    this user or to the owner of the directory around it, and that is no more writable for others than that one."""
+    """Creates the directory if needed and returns its path. Raises UnsafeFileError unless it is a real directory that
+    belongs to this user or to the owner of its parent directory. It must not be writable for more users than its parent
+    directory."""
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o755)
     check_directory(path)
@@ -38,7 +39,8 @@ def open_directory(path: Path) -> Path:
 
 
 def check_directory(path: Path) -> None:
-    """Like `open_directory`, but does not create the directory. Raises FileNotFoundError if it does not exist."""
+    """Raises the errors of `open_directory`, but creates nothing. Raises FileNotFoundError if the directory does not
+    exist."""
     facts, around = path.lstat(), path.parent.stat()
     if not stat.S_ISDIR(facts.st_mode):
         raise UnsafeFileError(f"is {_kind(facts)}, not a directory", path)
@@ -60,7 +62,7 @@ def read_file(path: Path, limit_bytes: int, *, may_be_link: bool = False) -> byt
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Replaces the file as a whole. A link with this name is replaced, and its target is not touched."""
+    """Replaces the file as a whole. A link with this name is replaced, and its target stays as it is."""
 
     def rename(partial: Path) -> None:
         if path.is_dir() and not path.is_symlink():
@@ -71,8 +73,8 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def publish_file(path: Path, data: bytes, publish: Callable[[Path], None]) -> None:
-    """Writes `data` to a new file beside `path` and passes its name to `publish`, which links or renames it. The new
-    file is removed if it is still there afterwards."""
+    """Writes `data` to a new file beside `path` and passes the new path to `publish`, which links or renames the file.
+    If the new file still exists afterwards, it is removed."""
     # The name cannot be predicted, and O_EXCL never opens a file that already exists.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.{os.getpid()}.partial")
     try:
@@ -90,12 +92,12 @@ def append_file(path: Path, data: bytes) -> None:
         facts = os.fstat(file.fileno())
         _check_regular(facts, path)
         if facts.st_nlink > 1:
-            raise UnsafeFileError("has a second name elsewhere (a hard link)", path)
+            raise UnsafeFileError("has another name elsewhere (a hard link)", path)
         file.write(data)
 
 
 def is_regular_file(path: Path) -> bool:
-    """Whether the path is a regular file. Returns False for a link to one."""
+    """Whether the path is a regular file. A link to a regular file is not."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -130,5 +132,5 @@ def _kind(facts: os.stat_result) -> str:
 
 
 def _user_id(facts: os.stat_result) -> int:
-    """Returns the id of this user. Systems without user ids give every file the same owner, which is then returned."""
+    """Returns the id of this user. On a system without user ids, returns the owner of the file."""
     return os.geteuid() if hasattr(os, "geteuid") else facts.st_uid

@@ -1,6 +1,5 @@
-"""Saves and loads sessions as files: `.slipstream/sessions/<time>-<script>.msgpack` in the user's working directory,
-ignored by the user's git. A file is saved completely before the index is updated. The index can be rebuilt from the
-files."""
+"""Saves and loads sessions as files `.slipstream/sessions/<time>-<script>.msgpack` in the user's working directory. The
+user's git ignores these files. The index is updated after a file is saved, and can be rebuilt from the files."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ class StorageError(Exception):
 
 
 def save_session(session: Session, root: Path | None = None) -> Path:
-    """Saves the session and returns its path. The file appears complete or not at all, so no process reads an
-    incomplete file."""
+    """Saves the session and returns its path. The file gets its name when it is complete, so no process reads an
+    incomplete session."""
     try:
         return _save(session, root)
     except OSError as error:
@@ -57,16 +56,16 @@ def _save(session: Session, root: Path | None) -> Path:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes the partial files of processes that were killed while they saved. Their age tells, not the process id in
-    their name: a process in another container has an id that does not exist here."""
+    """Removes the partial files of processes that were killed while they saved. They are recognised by their age. The
+    process id in their name is not used, because the process may run in another container."""
     for path in folder.glob("*.partial"):
-        with contextlib.suppress(OSError):  # another process has just published or removed it
+        with contextlib.suppress(OSError):  # another process has just published or removed the file
             if time.time() - path.lstat().st_mtime > _ABANDONED_S:
                 path.unlink()
 
 
 def _take_name(partial: Path, path: Path) -> bool:
-    """Gives the file its final name. Returns False if a session with this name exists. Uses a hard link, because a link
+    """Gives the file its final name. Returns False if a session with this name exists. A hard link is used, because it
     cannot replace a session that another process saves at the same time."""
     try:
         os.link(partial, path)
@@ -105,7 +104,7 @@ def newest_first(root: Path | None = None) -> list[Path]:
 
 
 def save_speedtest(test: SpeedTest, root: Path | None = None) -> Path:
-    """Saves the speed test of a directory. It replaces the one before."""
+    """Saves the speed test of a directory and returns its path. An earlier speed test is replaced."""
     root = root or Path.cwd()
     try:
         path = make_folder(root) / _SPEEDTEST

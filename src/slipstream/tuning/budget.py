@@ -9,7 +9,7 @@ from slipstream.diagnose.statistics import median
 from slipstream.tuning.successive_halving import LEAST_ROUNDS, rung_sizes
 from slipstream.wire.backend import RaceBackend
 
-# Share of the budget that is kept for the proof. Its pairs of fresh processes decide whether anything is kept at all.
+# Share of the budget that is kept for the proof. Its pairs of new processes decide whether anything is kept at all.
 PROOF_SHARE = 0.4
 # Time that was lost to other programs is added to the budget. A default budget may double. A named one may overrun by
 # 20% in all: half of it for lost time, the rest for the last pair and the end of trials.

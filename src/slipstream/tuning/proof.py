@@ -1,4 +1,4 @@
-"""The proof: the whole recipe against the base, in pairs of fresh processes that share no parent. Each pair is one
+"""The proof: the whole recipe against the base, in pairs of new processes that share no parent. Each pair is one
 observation. No round of the selection counts here."""
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _seems_useless(state: TuningState, sequence: TSequence) -> bool:
 
 
 def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence) -> float | None:
-    """The log ratio of two fresh processes: the centre over several interleaved blocks. They end early
+    """The log ratio of two new processes: the centre over several interleaved blocks. They end early
     enough to leave time for ENOUGH_PAIRS."""
     first = len(race.rounds)
     begun_s = state.budget.now_s()

@@ -2,7 +2,7 @@
 setting, on top of the recipe so far.
 
 All arms race for a few rounds. The better ones go on to the next rung, where they race for ETA times as many rounds,
-in fresh processes, because a process can be fast or slow for its whole life. There is no significance test: the proof
+in new processes, because a process can be fast or slow for its whole life. There is no significance test: the proof
 of the whole recipe decides whether anything is kept, with processes of its own.
 """
 

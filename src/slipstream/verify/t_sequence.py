@@ -1,4 +1,4 @@
-"""A confidence sequence for the mean of log ratios, one from each pair of fresh processes: is a recipe faster than the
+"""A confidence sequence for the mean of log ratios, one from each pair of new processes: is a recipe faster than the
 base, and by how much?
 
 The ratio of a pair contains everything that distinguishes its two processes: noise of the blocks, and luck that a

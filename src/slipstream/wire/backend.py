@@ -1,5 +1,5 @@
 """The protocol through which `tune` runs trials. `supervise.race.ProcessBackend` implements it with real processes.
-Tests use an implementation with a simulated clock. This module does not depend on processes."""
+Tests use an implementation with a simulated clock."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from slipstream.records import BlockTiming, Failure, TrialRecord, TrialSpec
 class RaceBackend(Protocol):
     def enter(self, spec: TrialSpec) -> Failure | None:
         """Starts the trial and runs its warm-up alone, so that start-up, the start of workers and compilation happen
-        outside timed blocks. Returns when the trial is paused at a tick: None, or why it failed."""
+        outside timed blocks. Returns None when the trial is paused at a tick, or the failure of the trial."""
         ...
 
     def expect(self, spec: TrialSpec) -> None:
-        """Announces the trial that enters next. The backend may start its process now, while another trial enters. That
-        process then waits at its first tick."""
+        """Announces the trial that enters next. The backend may start its process now, while another trial enters. The
+        new process then waits at its first tick."""
         ...
 
     def run_block(self, trial: int, round: int, num_steps: int, lead_in: int, limit_s: float = math.inf) -> BlockTiming:
-        """Passes the baton to the trial and waits until its block ends: after `num_steps`, or with the first step that
-        ends later than `limit_s` after the block began, lead-in included. At least one step is timed. `failure` or
-        `is_last` is set in the result if the trial has ended. A trial that hangs is ended and counts as failed. A trial
-        whose process is not running (capacity 1) is started again and warmed up first."""
+        """Passes the baton to the trial and waits until its block ends. The block ends after `num_steps`, or with the
+        first step that ends later than `limit_s` after the start of the lead-in. At least one step is timed. The result
+        has `failure` or `is_last` set if the trial has ended. A trial that hangs is ended and counts as failed. A trial
+        without a running process (capacity 1) is started again and warmed up first."""
         ...
 
     def wait(self, seconds: float) -> float | None:
-        """Waits while all trials are paused. Returns the cores that other programs used meanwhile, of those that we may
-        use; None if this cannot be measured."""
+        """Waits while all trials are paused. Returns how many of the usable cores other programs used meanwhile, or
+        None if this cannot be measured."""
         ...
 
     def record(self, trial: int) -> TrialRecord:
-        """Everything measured of the trial so far, including its fingerprint."""
+        """Returns everything that was measured of the trial so far, including its fingerprint."""
         ...
 
     def leave(self, trial: int) -> TrialRecord:
@@ -41,10 +41,10 @@ class RaceBackend(Protocol):
         ...
 
     def capacity(self) -> int:
-        """How many trials fit in memory at the same time, once the base has entered. With 1, a trial is started again
-        for each of its turns."""
+        """Returns how many trials fit in memory at the same time. It is known once the base has entered. With 1, a
+        trial is started again for each of its turns."""
         ...
 
     def now_s(self) -> float:
-        """The backend's clock, which budgets are measured with."""
+        """Returns the time of the backend's clock, with which budgets are measured."""
         ...

@@ -1,5 +1,5 @@
 """The messages that a trial and the race backend exchange over the baton's socket, and the socket itself. This module
-neither times anything nor decides anything."""
+measures no time and takes no decisions."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _LONGEST_PATH = 100  # bytes; the system allows 107 on Linux and 103 elsewhere
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
-    """A process of the trial has made its first tick and waits for Welcome. If it gets no answer, it runs on without
-    the baton and is never paused."""
+    """A process of the trial has made its first tick and waits for Welcome. A process that gets no answer runs on
+    without the baton and is never paused."""
 
     process: int
-    at_s: float = 0.0  # time.monotonic(), which all processes share; the message may be read later
+    at_s: float = 0.0  # the time by time.monotonic(), which all processes share; the message may be read later
 
 
 class Ticked(msgspec.Struct, frozen=True, tag=True):
@@ -37,7 +37,7 @@ class Ticked(msgspec.Struct, frozen=True, tag=True):
 
     seconds: float
     input_s: float  # part of `seconds` that was spent waiting for batches
-    is_disturbed: bool  # something was compiled
+    is_disturbed: bool  # whether something was compiled in the step
 
 
 class Standing(msgspec.Struct, frozen=True, tag=True):
@@ -54,8 +54,8 @@ class Standing(msgspec.Struct, frozen=True, tag=True):
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
-    """What the trial recorded since the last report. `changes`, `declined`, `complaints` and `edits` are always
-    complete lists."""
+    """What the trial recorded since the last report. The lists `changes`, `declined`, `complaints` and `edits` are
+    always complete."""
 
     losses: list[tuple[int, float]] = []
     snapshots: list[Snapshot] = []
@@ -84,7 +84,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """The trial holds the baton and continues its warm-up, or ends it with this step."""
+    """The trial holds the baton and continues its warm-up. With `is_warm`, the warm-up ends with this step."""
 
     is_warm: bool = False
 
@@ -94,8 +94,8 @@ class Tell(msgspec.Struct, frozen=True, tag=True):
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):
-    """The trial runs `lead_in` untimed steps and then a timed block of `num_steps`. After `limit_s` the lead-in ends
-    with the step that is running, and so does the block, but it has at least one step."""
+    """The trial runs `lead_in` untimed steps and then a timed block of `num_steps`. After `limit_s` the lead-in or the
+    block ends with the step that is running. The block has at least one step."""
 
     num_steps: int
     lead_in: int
@@ -122,7 +122,7 @@ class Wire:
         return self._connection.fileno()
 
     def send(self, message: WireMessage) -> bool:
-        """Returns False if the other end is closed."""
+        """Sends the message. Returns False if the other end is closed."""
         body = _encoder.encode(message)
         try:
             self._connection.sendall(_HEADER.pack(len(body)) + body)
@@ -131,8 +131,8 @@ class Wire:
         return True
 
     def receive(self, timeout_s: float | None = None) -> WireMessage | None:
-        """The next message, or None if the other end is closed. Raises TimeoutError if no complete message arrives in
-        time."""
+        """Returns the next message, or None if the other end is closed. Raises TimeoutError if no complete message
+        arrives in time."""
         while (message := self._take()) is None:
             if timeout_s is not None and not select.select([self._connection], [], [], timeout_s)[0]:
                 raise TimeoutError
@@ -169,7 +169,8 @@ def listen(path: Path) -> socket.socket:
 
 
 def connect(path: Path) -> Wire | None:
-    """Returns None if nothing listens at `path`: another process holds the baton, or the backend has ended."""
+    """Connects to the backend. Returns None if nothing listens at `path`, because another process of the trial holds
+    the baton, or because the backend has ended."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _address(path) as address:
@@ -182,7 +183,8 @@ def connect(path: Path) -> Wire | None:
 
 @contextlib.contextmanager
 def _address(path: Path) -> Iterator[str]:
-    """An address that is short enough for a Unix socket. A long path is replaced by one through an open directory."""
+    """Yields an address that is short enough for a Unix socket. A long path is replaced by one through an open
+    directory."""
     if len(os.fsencode(path)) <= _LONGEST_PATH or sys.platform != "linux":
         yield str(path)
         return

@@ -40,7 +40,7 @@ class Spool:
 
 
 class MemorySink:
-    """The same interface for a program that observes itself. It keeps the messages in memory."""
+    """Keeps the messages in memory, with the interface of Spool, for a program that observes itself."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -53,15 +53,15 @@ class MemorySink:
 
 
 class SpoolReader:
-    """Reads the messages of all processes from a spool directory, each message once. Processes may still be writing."""
+    """Reads the messages of all processes from a spool directory, each message once. The processes may still write."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._offsets: dict[Path, int] = {}
 
     def read(self) -> Iterator[tuple[int, Message]]:
-        """Messages written since the last call, with the id of the process that wrote them. An incomplete message is
-        left for the next call."""
+        """Yields the messages that were written since the last call, each with the id of its process. An incomplete
+        message is left for the next call."""
         for path in sorted(self._directory.glob("*.spool")):
             offset = self._offsets.get(path, 0)
             with path.open("rb") as file:

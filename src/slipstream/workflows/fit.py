@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SCHEDULE: Final = "slipstream.memory.schedule:MemorySchedule"
 _OBSERVE_S: Final = 60.0
 _WARM_UP: Final = 3
-_SHARE: Final = 0.9  # of the free memory: with less left the machine swaps, or the kernel kills a process
+_SHARE: Final = 0.9  # share of the free memory; with a larger share the machine may swap, or the kernel kill a process
 _UNITS: Final = {
     **{unit: 1024**power for power, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), 1)},
     **{unit: 1024**power for power, unit in enumerate(("K", "M", "G", "T"), 1)},
@@ -31,7 +31,7 @@ _UNITS: Final = {
 
 
 def bytes_of(size: str) -> int:
-    """Parse a size such as 6GiB, 512MiB or 1.5GB. A single letter is a binary unit, as in the limits of the system."""
+    """Parses a size such as 6GiB, 512MiB or 1.5GB. A single letter is a binary unit, as in the limits of the system."""
     typed = size.strip().replace(" ", "")
     number = typed.rstrip("BbIiKkMmGgTt")
     unit = {name.lower(): factor for name, factor in _UNITS.items()}.get(typed[len(number) :].lower())
@@ -53,7 +53,7 @@ def fit_script(
     line: ProgressLine | None = None,
     on_seen: Callable[[Session], None] = lambda session: None,
 ) -> Session:
-    """Find out what fits, and return the session with the result.
+    """Finds out what fits, and returns the session with the result.
 
     A limit of 0 stands for the memory of the device. Raises NothingToTuneError if the script did not train, and
     FitError if there is no solution.
@@ -66,7 +66,7 @@ def fit_script(
 
     asked = CheckOptions(script, seconds=_OBSERVE_S, use_overlay=use_overlay, command="tune", schedule=_SCHEDULE)
     session = supervise(asked, line)
-    # The observation may itself end the script, and a batch that is too large for the machine is a valid case.
+    # The observed script may fail because its batch is too large for the machine. The fit continues in this case.
     has_seen = bool(session.footprints) or tells_shortage(session.ending.message)
     if exit_code(session) and not has_seen:
         raise NothingToTuneError(session)
@@ -86,7 +86,7 @@ def fit_script(
 
 
 def with_limit(order: FitOptions, session: Session) -> FitOptions:
-    """Fill in the limit if the user gave none: the memory of the device, or a share of the free memory on the CPU."""
+    """Fills in the limit if the user gave none: the memory of the device, or a share of the free memory on the CPU."""
     if order.limit_bytes:
         return order
     from slipstream.machine.free_memory import free_bytes
@@ -101,7 +101,7 @@ def with_limit(order: FitOptions, session: Session) -> FitOptions:
 
 
 def as_tuning(fitting: Fitting) -> Tuning:
-    """The result as a tuning, from which the recipe file is written."""
+    """Returns the result as a tuning, from which the recipe file is written."""
     base = next((attempt for attempt in fitting.attempts if not attempt.is_held), None)
     kept = [
         attempt

@@ -1,7 +1,8 @@
-"""Write a script that calls one function, for trials to run.
+"""Writes a script that calls one function, for trials to run.
 
-Trials are new processes, so they cannot use a function object of this process. The script imports the function if it
-is in a module. In a notebook the script contains the cells that the function needs. Other functions are refused.
+Trials are new processes, so they cannot use a function object of this process. The script imports the function if the
+function is in a module. In a notebook the script contains the statements that the function needs. Other functions are
+refused.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _PICKLED = "*__import__('pickle').loads({args!r}), **__import__('pickle').loads(
 
 
 def write_script(function: Callable[..., Any], folder: Path) -> Path:
-    """Write the script to `folder` and return its path. The file has the name of the function.
+    """Writes the script to `folder` and returns its path. The file has the name of the function.
 
-    The folder is created if needed. Raises ValueError, with the reason and what to do, for a function that another
-    process cannot find.
+    The folder is created if needed. Raises ValueError for a function that another process cannot find. The message says
+    what to do.
     """
     function, arguments = _unwrapped(function)
     name = _name_of(function)
@@ -52,21 +53,23 @@ def write_script(function: Callable[..., Any], folder: Path) -> Path:
 
 
 def _folders() -> list[str]:
-    """Folders in this process's module path that a new process of the same interpreter would not have."""
+    """Returns the folders of this process's module path that a new process of the same interpreter does not have."""
     found = [Path.cwd(), *(Path(entry).resolve() for entry in sys.path if Path(entry or ".").is_dir())]
     own = (Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve())
     return list(dict.fromkeys(str(path) for path in found if not any(path.is_relative_to(root) for root in own)))
 
 
 def _unwrapped(function: Any) -> tuple[Any, str]:
-    """The function, and source text of its arguments, which users give as in functools.partial(train, epochs=3)."""
+    """Returns the function and the source text of its arguments, which users give as in
+    functools.partial(train, epochs=3)."""
     if not isinstance(function, functools.partial):
         return function, ""
     try:
         args, kwargs = pickle.dumps(function.args), pickle.dumps(function.keywords)
     except Exception as error:
         raise ValueError(
-            f"The arguments of the partial cannot be sent to another process ({error}). Create them in the function."
+            f"The arguments of the functools.partial cannot be sent to another process ({error}). Create them in the"
+            " function."
         ) from None
     return function.func, _PICKLED.format(args=args, kwargs=kwargs)
 
@@ -75,8 +78,8 @@ def _name_of(function: Any) -> str:
     name, qualified = getattr(function, "__name__", ""), getattr(function, "__qualname__", "")
     if getattr(function, "__self__", None) is not None:
         raise ValueError(
-            f"{qualified} is a method of an object, and the trials are new processes that do not have the object. Give"
-            " a function that creates the object and calls the method."
+            f"{qualified} is a method of an object. The trials are new processes, which do not have the object. Give a"
+            " function that creates the object and calls the method."
         )
     if not name.isidentifier() or qualified != name:
         raise ValueError(
@@ -95,14 +98,16 @@ def _definition(function: Any, name: str) -> str:
     if cells is not None:
         return f"\n{needed_source(cells, name)}"
     if main_file is None:
-        raise ValueError(f"{name} was typed into an interpreter: other processes cannot find it. Put it into a file.")
+        raise ValueError(
+            f"{name} was typed into an interpreter, so other processes cannot find it. Put the function into a file."
+        )
     return f"\nsys.path.insert(1, {str(Path(main_file).resolve().parent)!r})\n" + _IMPORTED.format(
         name=name, module=Path(main_file).stem
     )
 
 
 def _cells() -> Sequence[str] | None:
-    """The cells that were run in this notebook so far; None outside of a notebook."""
+    """Returns the cells that were run in this notebook so far, or None outside of a notebook."""
     get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
     shell = get_ipython() if get_ipython is not None else None
     return [str(cell) for cell in shell.user_ns.get("In", [])] if shell is not None else None

@@ -1,8 +1,8 @@
-"""Select the statements of a notebook that a function needs.
+"""Selects the statements of a notebook that a function needs.
 
-The selection contains the definitions, imports and assignments of all names that the function uses, the statements
-that changed their values later, and everything that these statements read in turn. It is made from the source of the
-cells that were run. Nothing is executed. A name that no cell defines is an error.
+The selection contains the statements that define the names that the function uses, and the statements that change their
+values later. What these statements need is selected too. Only the source of the cells is read. Nothing is executed. A
+name that no cell defines is an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 _NOTEBOOK_NAMES: Final = {"get_ipython", "display", "In", "Out", "exit", "quit"}
 _TRANSPARENT_MAGICS: Final = {"time", "capture"}  # cell magics that run the body of the cell unchanged
-_IMPORTS: Final = (ast.Import, ast.ImportFrom)
+
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -26,15 +26,15 @@ class CellStatement(msgspec.Struct, frozen=True):
 
     text: str
     binds: frozenset[str]  # names that it assigns
-    replaces: frozenset[str]  # of `binds`, the names whose earlier values no longer matter
+    replaces: frozenset[str]  # those names of `binds` whose earlier values no longer matter
     touches: frozenset[str]  # names whose values it modifies, as model.eval() and settings["lr"] = 1 do
     reads: frozenset[str]  # names that it reads when it runs
     defers: frozenset[str]  # names that are read only when the function or class that it defines is called
-    is_star: bool = False  # from module import *
+    is_star: bool = False  # whether it is `from module import *`
 
 
 def needed_source(cells: Sequence[str], function: str) -> str:
-    """The statements that must run before `function()` can be called, in the order of the notebook.
+    """Returns the statements that must run before `function()` can be called, in the order of the notebook.
 
     Raises ValueError if a name is needed that no cell defines.
     """
@@ -51,9 +51,9 @@ def needed_source(cells: Sequence[str], function: str) -> str:
     missing = frozenset(name for name in missing if not hasattr(builtins, name) and name not in _NOTEBOOK_NAMES)
     if missing and not any(statement.is_star for statement in chosen):
         raise ValueError(
-            f"{function}() needs {', '.join(sorted(missing))}, and no plain cell that was run in this notebook defines"
-            f" {'it' if len(missing) == 1 else 'them'}. Put the definition into an ordinary cell (no %%magic, no %run)"
-            " and run it, or move the training into a module."
+            f"{function}() needs {', '.join(sorted(missing))}, and no ordinary cell that was run in this notebook"
+            f" defines {'it' if len(missing) == 1 else 'them'}. Put the definition into an ordinary cell (without"
+            " %%magic or %run) and run the cell, or move the training into a module."
         )
     return "\n".join(dict.fromkeys(statement.text for statement in chosen)) + "\n"
 
@@ -61,7 +61,7 @@ def needed_source(cells: Sequence[str], function: str) -> str:
 def _backwards(
     statements: Sequence[CellStatement], wanted: frozenset[str], function: str
 ) -> tuple[list[CellStatement], frozenset[str]]:
-    """Go from the last statement to the first and choose those that give the wanted names their values.
+    """Goes from the last statement to the first and chooses those that give the wanted names their values.
 
     Names that a chosen statement reads are wanted too. Returns the chosen statements and the names that are missing.
     """
@@ -74,7 +74,7 @@ def _backwards(
         if not (statement.binds | statement.touches) & needed:
             continue
         if function in statement.reads:
-            continue  # the statement calls the training function, which the trials do themselves
+            continue  # the statement calls the training function, and the script calls it at its end anyway
         chosen.append(statement)
         needed = (needed - statement.replaces) | statement.reads
     chosen.reverse()
@@ -85,7 +85,7 @@ def _backwards(
 def _statements(cell: str) -> Iterator[CellStatement]:
     try:
         tree = ast.parse(cell)
-    except SyntaxError:  # a cell that failed, or that uses await at top level
+    except SyntaxError:  # the cell failed, or uses await at top level
         return
     lines = cell.splitlines()
     for node in tree.body:
@@ -96,7 +96,7 @@ def _statements(cell: str) -> Iterator[CellStatement]:
 
 
 def _magic_body(node: ast.stmt) -> str | None:
-    """The body in get_ipython().run_cell_magic('time', '', 'body'); None for any other statement."""
+    """Returns the body of get_ipython().run_cell_magic('time', '', 'body'), or None for any other statement."""
     match node:
         case ast.Expr(
             ast.Call(
@@ -109,7 +109,8 @@ def _magic_body(node: ast.stmt) -> str | None:
 
 
 def _text(node: ast.stmt, siblings: Sequence[ast.stmt], lines: Sequence[str]) -> str:
-    """The statement as it was written, with comments. If it shares a line with another one, it is formatted again."""
+    """Returns the statement as it was written, with comments. A statement that shares a line with another one is
+    formatted again."""
     first, last = _first_line(node), node.end_lineno or node.lineno
     if any(other is not node and first <= (other.end_lineno or 0) and _first_line(other) <= last for other in siblings):
         return ast.unparse(node)
@@ -126,17 +127,17 @@ def _statement(node: ast.stmt, text: str) -> CellStatement:
     top = table.get_symbols()
     inside = {name for child in table.get_children() for name in _globals_of(child)}
     immediate = {symbol.get_name() for symbol in top if symbol.is_referenced()}
-    if isinstance(node, ast.ClassDef):  # the body of a class runs at once, its methods do not
+    if isinstance(node, ast.ClassDef):  # the body of a class runs at once, but its methods do not
         immediate |= {s.get_name() for body in table.get_children() for s in body.get_symbols() if s.is_global()}
     elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        immediate |= inside  # comprehensions
+        immediate |= inside  # the scopes inside other statements are mostly comprehensions, which run at once
     binds = frozenset(s.get_name() for s in top if s.is_assigned() or s.is_imported() or s.is_namespace())
     binds = frozenset(name for name in binds if not name.startswith("."))
     simple = isinstance(node, (*_DEFINITIONS, ast.Assign, ast.AnnAssign)) and not binds & immediate
     return CellStatement(
         text,
         binds,
-        binds if simple else frozenset(),  # an import does not replace: changes made to the module since then are kept
+        binds if simple else frozenset(),  # an import replaces nothing, because earlier changes of the module stay
         frozenset(_touched(node)),
         frozenset(immediate),
         frozenset(inside),
@@ -151,7 +152,7 @@ def _globals_of(table: symtable.SymbolTable) -> Iterator[str]:
 
 
 def _touched(node: ast.stmt) -> Iterator[str]:
-    """Names whose values a statement modifies, by calling a method or by setting an attribute or an item."""
+    """Yields the names whose values a statement modifies, by calling a method or by setting an attribute or an item."""
     targets: list[ast.expr] = []
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
         targets = [node.value.func]

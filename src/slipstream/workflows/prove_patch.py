@@ -1,7 +1,7 @@
-"""Race a patch: the patched source, with an empty recipe, against the original source.
+"""Races the patched source, with an empty recipe, against the original source.
 
-The race uses the same kind of trials, the same statistics and the same numerics check as a tuning. The real files are
-not changed: the patched trial finds the new text in its own overlay.
+The race uses the trials, the statistics and the numerics check of a tuning. The real files are not changed. The patched
+trial finds the new text in its own overlay.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ PATCH: Final = "patch"
 def prove(
     session: Session, files: Mapping[str, bytes], edits: Sequence[Edit], budget_s: float, tell: ProgressListener
 ) -> Verdict:
-    """Race the patch and return the verdict on it.
+    """Races the patch and returns the verdict on the patch.
 
-    `files` maps paths to the new text. `edits` are the edits in it. Raises RaceError if the script cannot be raced.
+    `files` maps paths to the new text, and `edits` are the edits of the patch. Raises RaceError if the script cannot be
+    raced.
     """
     known: dict[str, Technique] = {CONTROL: technique(CONTROL), PATCH: Patched(numerics_of(edits))}
     with ProcessBackend(session.script, tick=tick_of(session)) as process_backend:
@@ -64,10 +65,10 @@ def prove(
 
 
 def numerics_of(edits: Sequence[Edit]) -> NumericsClass:
-    """The loosest numerics class of the techniques in the patch.
+    """Returns the loosest numerics class of the techniques in the patch.
 
-    Patched source cannot be made to draw the same random numbers as the base. A technique that draws its own numbers is
-    therefore `redrawn`, and is judged by its loss curve.
+    Patched source cannot be made to draw the base's random numbers. A technique that draws its own numbers is therefore
+    `redrawn`, and is judged by its loss curve.
     """
     cards = [catalogue()[edit.technique].CARD for edit in edits if edit.technique in catalogue()]
     if any(card.needs_proof or card.numerics == "redrawn" for card in cards):
@@ -76,7 +77,7 @@ def numerics_of(edits: Sequence[Edit]) -> NumericsClass:
 
 
 class Patched:
-    """The patch in the form of a technique, which is what a tuning expects."""
+    """The patch in the form of a technique, because a tuning races techniques."""
 
     __name__ = PATCH
 
@@ -130,7 +131,7 @@ class PatchedBackend:
         return self._process_backend.enter(msgspec.structs.replace(spec, recipe=bare))
 
     def expect(self, spec: TrialSpec) -> None:
-        """Do nothing: a trial cannot be started ahead, because its overlay must contain the patched files before."""
+        """Does nothing. A trial cannot be started early, because its overlay must contain the patched files first."""
 
     def run_block(self, trial: int, round: int, num_steps: int, lead_in: int, limit_s: float = math.inf) -> BlockTiming:
         return self._process_backend.run_block(trial, round, num_steps, lead_in, limit_s)
@@ -151,7 +152,7 @@ class PatchedBackend:
         return self._process_backend.now_s()
 
     def _completed(self, trial: int, record: TrialRecord) -> TrialRecord:
-        """Add the recipe with the patch, and what the patch changed. The trial itself does not know either."""
+        """Adds the recipe with the patch and what the patch changed, because the trial itself does not know them."""
         spec = self._specs[trial]
         is_patched = spec.recipe.setting_of(PATCH) is not None
         patched = [TechniqueNote(PATCH, plural(len(self._files), "file"))] if is_patched else []

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from slipstream.tuning.progress import ProgressListener
 
 CHECK_S: Final = 20.0
-# Set in trials of a function. Without it, a module that calls slipstream.tune when imported would start trials forever.
+# This variable is set in the trials of a function. Without it, a module that calls slipstream.tune when it is imported
+# would start trials without end.
 INSIDE: Final = "SLIPSTREAM_TUNING"
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class NothingToTuneError(Exception):
-    """The check did not see a training that can be raced. `session` contains what it saw."""
+    """The check did not see a training that can be raced. `session` is the session of the check."""
 
     def __init__(self, session: Session) -> None:
         super().__init__("the check saw no training")
@@ -46,7 +47,7 @@ def tune_script(
     line: ProgressLine | None = None,
     on_check: Callable[[Session], None] = lambda session: None,
 ) -> Session:
-    """Check and tune a script. Returns the session of the check with the tuning in it.
+    """Checks and tunes a script. Returns the session of the check with the tuning in it.
 
     `on_check` is called with the session between the check and the races. Raises NothingToTuneError if the check
     failed.
@@ -66,10 +67,10 @@ def tune_script(
 
 
 def with_trials(session: Session, notes: list[str], written: list[str], no_overlay: str = "") -> Session:
-    """Add what the trials of a race told and left behind to a session.
+    """Returns the session with what the trials of a race reported and left behind.
 
-    `written` are files that trials without an overlay wrote. `no_overlay` says why they had none. What the session
-    already lists is not repeated.
+    `written` are files that trials without an overlay wrote. `no_overlay` says why there was no overlay. What the
+    session already lists is not repeated.
     """
     from slipstream.supervise.check import shorten
 
@@ -85,7 +86,7 @@ def with_trials(session: Session, notes: list[str], written: list[str], no_overl
 def _race(
     session: Session, order: TuneOptions, tell: ProgressListener, use_overlay: bool
 ) -> tuple[Tuning, ProcessBackend]:
-    """Run the races. Returns the tuning, and the backend with what the trials told and left behind."""
+    """Runs the races. Returns the tuning, and the backend with what the trials reported and left behind."""
     from slipstream.diagnose.selection import is_on_cpu
     from slipstream.supervise.race import ProcessBackend, tick_of
     from slipstream.tuning.search import tune
@@ -104,7 +105,7 @@ def _race(
 
 
 def environment_of(recipe: Recipe) -> dict[str, str]:
-    """The environment variables that must be set before the process of a trial starts."""
+    """Returns the environment variables that must be set before the process of a trial starts."""
     from slipstream.techniques._core import catalogue
 
     variables: dict[str, str] = {}
@@ -114,7 +115,7 @@ def environment_of(recipe: Recipe) -> dict[str, str]:
 
 
 def seconds_of(duration: str) -> float:
-    """Parse a duration: 90s, 5m, 1.5h or a number of seconds."""
+    """Parses a duration: 90s, 5m, 1.5h or a number of seconds."""
     number, unit = (duration[:-1], duration[-1]) if duration[-1:] in _UNITS else (duration, "s")
     try:
         seconds = float(number) * _UNITS[unit]
@@ -126,7 +127,7 @@ def seconds_of(duration: str) -> float:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise ValueError for a technique that does not exist. The message lists those that do."""
+    """Raises ValueError for a technique that does not exist. The message lists the techniques."""
     from slipstream.techniques._core.catalogue import catalogue
     from slipstream.tuning.candidates import CONTROL
 
@@ -137,7 +138,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def journal_of(script: Sequence[str], root: Path | None = None) -> Path:
-    """The file that stores the progress of a tuning of this script with these arguments."""
+    """Returns the file that stores the progress of a tuning of this script with these arguments."""
     import hashlib
 
     from slipstream.launch.target import file_stem
@@ -192,7 +193,7 @@ def tune_function(
     recipe: str | Path = "slipstream.toml",
     quiet: bool = False,
 ) -> Tuned:
-    """See `slipstream.tune`."""
+    """Tunes a function. `slipstream.tune` describes the arguments."""
     from slipstream.recipe.file import write_recipe
     from slipstream.store.sessions import make_folder, save_session
     from slipstream.tuning.options import TuneOptions
@@ -221,7 +222,7 @@ def tune_function(
 
 
 def _tune_with_progress(script: list[str], order: TuneOptions, check_s: float, quiet: bool) -> Session:
-    """Tune with progress in the output of the notebook cell. Raises ValueError if the check failed."""
+    """Tunes and shows the progress in the output of the notebook cell. Raises ValueError if the check failed."""
     from slipstream.report.terminal.live_tune import LiveTune
     from slipstream.report.text.check import verdict
     from slipstream.supervise.exit_status import remark

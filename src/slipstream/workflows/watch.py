@@ -1,7 +1,7 @@
-"""`slipstream.watch()`: observe a training from inside a program or a notebook cell.
+"""`slipstream.watch()`: observes a training from inside a program or a notebook cell.
 
-The session is like that of `check`, but without ceilings. Measuring a ceiling replaces batches of the training, and
-`watch` must not do that to a training whose result the user wants to keep.
+The session is like that of `check`, but without ceilings. A ceiling can only be measured with other batches than those
+of the training, and `watch` must not change a training whose result the user wants to keep.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def test_disk_test_removes_its_files_and_reports_no_warm_reading_as_cold(tmp_pat
     assert readings["disk_warm"].value > 0
     assert ("disk_cold" in readings) != bool(notes), "cold, or the reason why not"
     told: list[str] = []
-    assert not disk._is_cold(0, 1000, told.append) and "stayed in memory" in told[0]
+    assert not disk._is_cold(0, 1000, told.append) and "kept the file in memory" in told[0]
     assert not disk._is_cold(None, 1000, told.append) and disk._is_cold(900, 1000, told.append)
     with pytest.raises(disk.DiskError, match="too little free space"):
         disk.read_disk(tmp_path, 1 << 60, 1, notes.append)
@@ -87,8 +87,8 @@ def test_other_stages_run_if_one_cannot_be_measured(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setattr(run.importlib.util, "find_spec", lambda name: None)
     told: list[tuple[str, float]] = []
-    pace = run.SpeedtestProgress(0.02, 1 << 60, 1, 1)
-    test = run.SpeedtestRun(tmp_path, pace, lambda what, share: told.append((what, share))).run()
+    options = run.SpeedtestOptions(0.02, 1 << 60, 1, 1)
+    test = run.SpeedtestRun(tmp_path, options, lambda what, share: told.append((what, share))).run()
     assert {one.name for one in test.readings} == {"memory_copy", "process_start"}
     assert any("too little free space" in note for note in test.notes)
     assert any("pip install pillow" in note for note in test.notes)

@@ -1,4 +1,4 @@
-"""A synthetic session with everything that a page can show, and one whose every text is an attack."""
+"""A synthetic session with everything that a page can show, and one in which every text is an attack."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ATTACK = (
 
 
 def events_of(step: Step) -> list[Event]:
-    """Phases in their order, without gaps."""
+    """Returns the events of the phases in order, without gaps."""
     now, events = step.start_ns, []
     for kind in ("input", "transfer", "forward", "backward", "optimizer"):
         end = now + int(step.phases.get(kind, 0.0) * 1e6)
@@ -77,7 +77,7 @@ def make_trials(recipe: Recipe) -> list[TrialRecord]:
 
 
 def make_full_session(num_steps: int = 60) -> Session:
-    """Diagnosed and tuned, with two workers and a GPU."""
+    """Returns a diagnosed and tuned session with two workers and a GPU."""
     stacks = [made_stack("decode", 14, 300, role="worker"), made_stack("transform", 15, 100, role="worker")]
     modules = [ModuleShare("layers.0", "Conv2d", 3.0, 2_000_000, {}, 5.0, 4_000_000), ModuleShare("", "Net", 1.0, 0)]
     memory = [Memory(at, at * 1_000_000, 4 * 10**8 + 10**5 * at, 2 * 10**9) for at in range(num_steps)]
@@ -106,7 +106,7 @@ def make_full_session(num_steps: int = 60) -> Session:
 
 
 def attacked(value: Any, key: str = "") -> Any:
-    """The same builtins with every text from the user or the machine replaced."""
+    """Returns the same builtin objects. Every text from the user or the machine is replaced."""
     kept = {
         "command",
         "reason_",
@@ -128,7 +128,7 @@ def attacked(value: Any, key: str = "") -> Any:
 
 
 def make_attack() -> Session:
-    """Attacks every text except those that select one of slipstream's own words."""
+    """Replaces every text by an attack, except texts from which slipstream selects its own words."""
     full = make_full_session()
     site = Site("/x/" + ATTACK, 3, ATTACK, ATTACK)
     finding = Finding("cause", ATTACK, ATTACK, 2.0, ATTACK, site, [ATTACK], ATTACK)
@@ -174,14 +174,14 @@ def full() -> Session:
 
 @pytest.fixture(scope="session")
 def memory(full: Session) -> Session:
-    """As `slipstream memory` saves it: a footprint, and no conclusions about time."""
+    """Returns a session as `slipstream memory` saves it, with a footprint and without conclusions about time."""
     bare = made_session(num_steps=6)
     return msgspec.structs.replace(bare, command="memory", footprints=full.footprints, steps=[], events=[])
 
 
 @pytest.fixture(scope="session")
 def long_page() -> str:
-    """A page with 2,000 observed steps."""
+    """Returns a page with 2,000 observed steps."""
     return to_page(make_full_session(2000))
 
 

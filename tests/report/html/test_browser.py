@@ -67,7 +67,7 @@ def errors(browser: Browser) -> list[Any]:
 
 
 def too_wide(browser: Browser) -> list[str]:
-    """Elements that reach beyond the screen, other than inside a box that scrolls by itself."""
+    """Returns the elements that reach beyond the screen. Elements inside a box that scrolls do not count."""
     found: list[str] = browser.execute_script(
         """const width = document.documentElement.clientWidth;
         const boxes = ".scroll, pre, svg, .hidden, .skip";

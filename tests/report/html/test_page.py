@@ -58,7 +58,7 @@ class Page(HTMLParser):
 
 
 def check_form(html: str) -> Page:
-    """What holds for every page, whatever its content."""
+    """Checks what holds for every page."""
     page = Page(html)
     assert page.open == []
     assert len(page.values("id")) == len(set(page.values("id")))
@@ -156,7 +156,7 @@ def test_it_is_small(long_page: str) -> None:
 
 
 def test_times_that_are_odd_do_not_break_it(full: Session) -> None:
-    """No steps, a single step, or steps without any time."""
+    """The session has no steps, a single step, or steps of length zero."""
     assert full.tuning is not None
     bare = msgspec.structs.replace(full, steps=[], events=[], memory=[], anatomy=None, summary=None)
     check_form(to_page(bare))

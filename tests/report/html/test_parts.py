@@ -69,7 +69,7 @@ def test_the_waterfall_grows_with_the_recipe() -> None:
 
 
 def test_what_was_never_raced_by_itself_shares_a_rung() -> None:
-    """A technique that was left out later leaves prefixes of the recipe that were never raced."""
+    """If a technique is removed from the recipe later, the first techniques of the recipe were never raced together."""
     tuning = made_tuning()
     first = Choice("workers", 2)
     verdicts = [each for each in tuning.verdicts if each.recipe.choices != (first,)]
@@ -105,7 +105,7 @@ def test_losses_need_a_recipe_and_two_curves(full: Session) -> None:
     tuning = full.tuning
     assert tuning is not None
     [chart] = loss_charts(tuning)
-    assert chart.table is not None and "120 steps that both saw" in chart.caption
+    assert chart.table is not None and "120 steps of both trials" in chart.caption
     assert loss_charts(msgspec.structs.replace(tuning, recipe=Recipe())) == []
     assert loss_charts(msgspec.structs.replace(tuning, trials=tuning.trials[:1])) == []
 

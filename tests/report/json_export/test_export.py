@@ -55,7 +55,7 @@ def test_an_estimate_has_a_reason_in_words_and_no_interval(sessions: dict[str, S
     )
     document = json.loads(export(msgspec.structs.replace(sessions["slow"], tuning=tuning)))
     verdict = document["verdicts"][0]
-    assert verdict["reason"] == "about 1.10x: others gained more"
+    assert verdict["reason"] == "about 1.10x: others gained more in the same pass"
     assert verdict["ratio"] > 1.0 and verdict["low"] is None and verdict["high"] is None
     assert document["tuning"]["candidate"] == {"compile": True}
     assert document["tuning"]["candidate_speed"] == {"ratio": 1.5, "low": 1.2, "high": 1.8}

@@ -25,7 +25,7 @@ def test_all_content_is_listed() -> None:
     )
     assert "240 decoded images, 180 MB" in text
     assert "1 min to 2 h ago" in text
-    assert "2 files half written" in text
+    assert "2 unfinished files" in text
     assert " 75%  /data" in text and " 25%  memory, not files" in text
     assert "73 GB on that disk" in text
 

@@ -1,4 +1,4 @@
-"""Bars keep to their width whatever the numbers are."""
+"""Bars fit their width for all numbers."""
 
 import io
 

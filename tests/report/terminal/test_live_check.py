@@ -1,4 +1,4 @@
-"""The live line is a pure function of progress, time and width."""
+"""The live line depends only on progress, time and width."""
 
 import pytest
 
@@ -27,4 +27,4 @@ def test_it_remembers_the_last_progress() -> None:
     line = LiveCheck(unicode=True)
     line.take(Progress(1, "warmup", 5.0, 0.0))
     line.take(Progress(7, "kept", 5.0, 0.5))
-    assert "7 steps · as if data were free" in line.text(2.0, 100)
+    assert "7 steps · repeating stored batches" in line.text(2.0, 100)

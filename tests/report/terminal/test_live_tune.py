@@ -1,4 +1,4 @@
-"""Progress of the races: a pure line for terminals, plain lines for everything else, and no long silence."""
+"""The progress of the races: one redrawn line on a terminal, plain lines elsewhere, and no long silence."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_one_screen(session: Session, paint: Paint) -> None:
 
 def test_one_step_alone_is_not_called_every_step(session: Session, paint: Paint) -> None:
     unseen = msgspec.structs.replace(session, leaks=[])
-    assert "the observed step left 2 MB behind, made at net.py:14; whether other steps do was not observed" in " ".join(
+    assert "the observed step left 2 MB behind, made at net.py:14; other steps were not observed" in " ".join(
         paint(render_session, unseen).split()
     )
     looks = [Memory(step, step, 2**30, 0, step, 50 + step) for step in range(10, 60, 10)]
@@ -81,7 +81,7 @@ def test_ascii_alone(session: Session, paint: Paint) -> None:
 
 def test_nothing_observed(session: Session, paint: Paint) -> None:
     session = msgspec.structs.replace(session, footprints=[])
-    assert "run for about six steps" in paint(render_session, session)
+    assert "train for about six steps" in paint(render_session, session)
     assert json.loads(export(session))["memory"] is None
 
 

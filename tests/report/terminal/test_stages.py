@@ -36,7 +36,9 @@ def shown(persistent: bool, phase: str) -> str:
     return "\n".join(line.plain for line in stage_lines(session, session.summary, ink))
 
 
-@pytest.mark.parametrize(("persistent", "why"), [(False, "workers start"), (True, "the workers have none ready yet")])
+@pytest.mark.parametrize(
+    ("persistent", "why"), [(False, "the workers start"), (True, "the workers have no batch ready yet")]
+)
 def test_workers_that_stay_do_not_start(persistent: bool, why: str) -> None:
     text = shown(persistent, "input")
     assert "150 ms" in text and f"more for the first batch of an epoch: {why}" in text

@@ -1,4 +1,4 @@
-"""Techniques as they describe themselves."""
+"""The list of techniques, and the card of a technique."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_a_card_says() -> None:
         "memory": "less than before",
         "acts on": "module",
         "needs": "cuda",
-        "excludes": "others that claim autocast",
+        "excludes": "other techniques that claim autocast",
         "kept": "only if it is named with --only",
         "proof": "by a separate trial that draws the base's random numbers",
     }

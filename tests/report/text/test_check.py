@@ -39,11 +39,11 @@ def test_a_step_of_the_scripts_own_lines_may_have_something_to_gain() -> None:
     assert session.findings == [] and session.summary is not None and session.summary.bound == "other"
     assert verdict(session).endswith("No known cause was found; the slowest line is train.py:77.")
     unseen = diagnose(made_session(other_ms=60))
-    assert verdict(unseen).endswith("Nothing to gain that this run could see.")
+    assert verdict(unseen).endswith("This run found nothing to gain.")
 
 
 def test_a_few_long_steps_of_the_scripts_own_lines_are_looked_at_too() -> None:
-    """A learner that plays for its next updates: the usual step belongs to the model, but most of the time does not."""
+    """In reinforcement learning the model takes most of the usual step, but rollouts take most of the time."""
     stacks = [made_stack("compute", 91, 60, phase="other", function="act", expression="Normal(mean, spread)")]
     session = made_session(stacks=stacks)
     steps = [
@@ -69,7 +69,10 @@ def test_a_few_long_steps_of_the_scripts_own_lines_are_looked_at_too() -> None:
             {"input_ms": 5, "forward_ms": 48, "other_ms": 47},
             "The model takes 48% of the step, more than anything else:",
         ),
-        ({"input_ms": 40, "forward_ms": 55, "other_ms": 5}, "The model takes most of the step, and it waits for data"),
+        (
+            {"input_ms": 40, "forward_ms": 55, "other_ms": 5},
+            "The model takes most of the step, and the step waits for data",
+        ),
     ],
 )
 def test_most_is_more_than_half(times: dict[str, float], sentence: str) -> None:
@@ -89,7 +92,7 @@ def test_calls_of_a_model_are_no_steps_of_a_training(is_short: bool) -> None:
     assert watched(diagnose(session)) == f"{num} inference steps watched"
     trains_later = diagnose(msgspec.structs.replace(session, makes_optimizer=True))
     assert watched(trains_later) == f"no training step watched, {num} forward passes before the first"
-    assert verdict(trains_later).startswith("No training step was seen, only calls of the model before the first.")
+    assert verdict(trains_later).startswith("No training step was seen, only calls of the model before the first step.")
 
 
 def test_nothing_trained_and_nothing_settled() -> None:
@@ -101,7 +104,7 @@ def test_nothing_trained_and_nothing_settled() -> None:
 
 @pytest.mark.parametrize("num_steps", [1, 3, 7])
 def test_fewer_than_eight_steps_give_no_headline(num_steps: int) -> None:
-    """Under load, watched steps of 5445, 386 and 363 ms gave the headline 2916 ms."""
+    """With too few undisturbed steps a median is misleading: steps of 5445, 386 and 363 ms have no typical length."""
     session = diagnose(
         with_steps_of(made_session(length=Length(num_epochs=14)), [5445, 386, 363, 370, 380, 390, 400][:num_steps])
     )

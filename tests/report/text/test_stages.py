@@ -43,7 +43,7 @@ def test_no_samples_no_table(sessions: dict[str, Session]) -> None:
 
 
 def test_too_few_samples_no_table(sessions: dict[str, Session]) -> None:
-    """Two samples would be two stages that take half of the time each."""
+    """With only two samples, each of two stages would get half of the time."""
     session = sessions["slow"]
     stack = StackCount("main", "other", "logging", f"{session.cwd}/train.py", 9, "f", "print(loss)", "", False, 1, 2)
     assert main_stages(msgspec.structs.replace(session, stacks=[stack]), "other") is None

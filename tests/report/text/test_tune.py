@@ -114,7 +114,7 @@ def test_narrow_terminals_lose_batch_size_and_memory_first(session: Session, pai
 
 
 def test_no_name_is_cut_at_a_hundred_columns(sessions: Sessions, paint: Paint) -> None:
-    """Names of any length in use. Columns are dropped first."""
+    """Long names stay whole, because columns are dropped first."""
     long = made_verdict("low_memory_optimizer", "rejected", 0.9, "eight_bit_and_more")
     text = paint(render_session, tuned(sessions["slow"], verdicts=[long]), width=100)
     assert "low_memory_optimizer=eight_bit_and_more" in text and "…" not in text
@@ -146,7 +146,7 @@ def test_the_headline_says_that_an_outer_loop_repeats_the_training(session: Sess
 
 
 def _selected(session: Session, **facts: Any) -> Session:
-    """As the selection and the proof make it."""
+    """Returns a session with the verdicts of a selection and a proof."""
     whole = Recipe((Choice("workers", 2), Choice("channels_last")))
     alone = made_verdict("workers", "kept", 1.5, 2, own_ratio=1.5, cause="gains")
     on_top = made_verdict("channels_last", "kept", 1.8, own_ratio=1.2, cause="gains", recipe=whole)
@@ -186,17 +186,17 @@ def test_a_candidate_that_was_not_proved_is_the_headline(session: Session, paint
     facts = {"recipe": Recipe(), "total": None, "seconds_after": None}
     unsure = _selected(session, candidate=recipe, candidate_speed=speed, **facts)
     fast = "1.52x as fast (95%: 1.40x to 1.70x)" if is_bounded else "about 1.52x as fast"
-    sentence = f"Best so far, not proven: a step is {fast} with workers=2. "
+    sentence = f"Best so far, not proved: a step is {fast} with workers=2. "
     sentence += "Continue: slipstream tune --resume train.py --epochs 90."
     assert gain(unsure) == sentence
     for text in (paint(render_session, unsure), to_markdown(unsure), to_page(unsure), tuning_to_html(unsure)):
-        assert "Best so far, not proven" in text
+        assert "Best so far, not proved" in text
     assert json.loads(export(unsure))["tuning"]["candidate"] == {"workers": 2}
 
 
 def test_load_that_was_seen_is_a_sentence(session: Session, paint: Paint) -> None:
     loaded = _selected(session, num_rounds=60, num_discarded=14, foreign_cores=1.2, waited_s=40.0)
-    sentence = "Other programs used 1.2 cores in 14 of 60 rounds, which do not count; waiting for them took 40 s."
+    sentence = "Other programs used 1.2 cores in 14 of 60 rounds, which do not count. The tuning waited 40 s for them."
     for text in (paint(render_brief, loaded), to_markdown(loaded)):
         assert sentence in " ".join(text.split())
     assert "Other programs" not in paint(render_brief, _selected(session, num_rounds=60))
@@ -205,10 +205,10 @@ def test_load_that_was_seen_is_a_sentence(session: Session, paint: Paint) -> Non
 def test_what_patch_can_write_is_one_line(session: Session, paint: Paint) -> None:
     recipe, speed = Recipe((Choice("workers", 2),)), Speed(1.6, 1 / FARTHEST, FARTHEST)
     writable = _selected(session, writable=recipe, writable_speed=speed)
-    sentence = "workers=2: can be written, about 1.60x: slipstream patch writes it"
+    sentence = "workers=2: about 1.60x; slipstream patch can write it into the source"
     assert sentence in " ".join(paint(render_session, writable).split())
     for text in (to_markdown(writable), to_page(writable), tuning_to_html(writable)):
-        assert "can be written, about 1.60x" in text
+        assert "slipstream patch can write it" in text
     assert "can be written" not in paint(render_session, _selected(session))
 
 
@@ -221,13 +221,13 @@ def test_quiet_is_the_sentence_and_the_table(session: Session, paint: Paint) -> 
 
 def test_nothing_kept_is_reported(sessions: Sessions, paint: Paint) -> None:
     text = paint(render_session, nothing_kept(sessions["slow"]))
-    assert "No technique was proved to make the script faster. It stays as it is." in text
+    assert "No technique was proved to make the script faster. The script stays as it is." in text
     assert "→" not in text.splitlines()[1]
 
 
 def test_a_machine_that_was_always_busy_is_named_as_the_reason(sessions: Sessions) -> None:
     busy = tuned(sessions["slow"], verdicts=[], recipe=Recipe(), total=None, num_rounds=3, num_discarded=3)
-    assert gain(busy).startswith("Other programs used the cores all the time")
+    assert gain(busy).startswith("Other programs used the cores in every round")
     some = tuned(sessions["slow"], verdicts=[], recipe=Recipe(), total=None, num_rounds=4, num_discarded=3)
     assert not gain(some).startswith("Other programs")
 
@@ -358,7 +358,7 @@ def test_ratios_as_people_read_them() -> None:
 
 
 def on_a_lead() -> Session:
-    """workers=2 was kept before it was decided, so its row has a ratio and no bounds."""
+    """Returns an older session: workers=2 was kept before it was decided, so its row has a ratio without bounds."""
     lead = Speed(1.58, 1 / FARTHEST, FARTHEST, 3)
     verdicts = [
         msgspec.structs.replace(verdict, speed=lead, reason="what it adds was not decided; the whole recipe: 1.6x")
@@ -430,7 +430,7 @@ def test_columns_are_sorted_by_the_numbers_behind_the_cells() -> None:
     [
         ("decode_cache", 2.4, "beaten: less work"),
         ("workers", 2.4, "beaten: more cores"),
-        ("prefetch", 2.4, "beaten: other time"),
+        ("prefetch", 2.4, "beaten: measured earlier"),
         ("prefetch", 1.9, "beaten: noise"),
     ],
 )
@@ -450,7 +450,8 @@ def test_a_gain_above_the_ceiling_is_explained_in_its_row(
 
 
 def test_a_tuned_session_has_one_base_step(session: Session, paint: Paint, tmp_path: Path) -> None:
-    """The check's step is another figure, and shown only where it is said to be the check's."""
+    """The step of the check differs from that of the races, and appears only where the page says that it is the
+    check's."""
     session = tuned(diagnose(made_session(forward_ms=800.0)))
     check, base = "822 ms", "183 ms"
     for text in (paint(render_session, session), to_markdown(session), tuning_to_html(session)):
@@ -458,7 +459,7 @@ def test_a_tuned_session_has_one_base_step(session: Session, paint: Paint, tmp_p
     page = " ".join(to_page(session).split())
     before, _, after = page.partition('<section id="step"')
     assert base in before and check not in before
-    assert check in after and f"at another time. In the races a step of the unchanged script took {base}." in after
+    assert check in after and f"ran before the races. In the races a step of the unchanged script took {base}." in after
     told = json.loads(export(session))
     assert told["tuning"]["base_step_ms"] == BASE_MS
     assert values(session)["check/step_ms"] == pytest.approx(822) and "summary/step_ms" not in values(session)
@@ -468,7 +469,7 @@ def test_a_tuned_session_has_one_base_step(session: Session, paint: Paint, tmp_p
 
 
 def test_all_figures_of_the_recipe_agree(session: Session) -> None:
-    """The whole recipe's race was saved with other figures than the total: a session of an older version."""
+    """In a session of an older version, the race of the whole recipe has other figures than the total."""
     late = [msgspec.structs.replace(one, step_ms=999.0) for one in made_tuning().verdicts]
     tuning = made_tuning(verdicts=late, total=Speed(1.5, 1.4, 1.6, 40))
     row = next(one for one in table_rows(tuning) if one.name == "all that was kept")
@@ -485,7 +486,7 @@ def test_what_the_races_measured_for_a_finding(session: Session) -> None:
     less = msgspec.structs.replace(finding, predicted_gain=2.0)
     assert measured(session.tuning, less) == "With workers=2 tune measured 1.51x (1.46 to 1.56)."
     more = msgspec.structs.replace(finding, predicted_gain=1.3)
-    said = "With workers=2 tune measured 1.51x (1.46 to 1.56): more than predicted for this cause alone"
+    said = "With workers=2 tune measured 1.51x (1.46 to 1.56). The check, which ran at another time, predicted less"
     assert measured(session.tuning, more).startswith(said)
     page = msgspec.structs.replace(session, findings=[more])
     assert said in to_page(page) and json.loads(export(page))["findings"][0]["measured"].startswith(said)

@@ -1,1 +1,1 @@
-"""The speed test of this computer. Imports no torch: the stages that need it run in a child process."""
+"""The speed test of this computer. It imports no torch: the stages that need torch run in a child process."""

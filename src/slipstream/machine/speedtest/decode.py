@@ -13,7 +13,7 @@ from slipstream.machine.speedtest import subprocesses
 from slipstream.numbers import plural
 from slipstream.records import Reading
 
-SIZE: Final = (500, 375)  # as in ImageNet
+SIZE: Final = (500, 375)  # the usual size of an image in ImageNet
 _GRACE_S: Final = 60.0
 
 
@@ -37,7 +37,8 @@ def read_decoding(seconds: float, num_processes: int) -> list[Reading]:
 
 
 def _rates(seconds: float, num_processes: int) -> list[float]:
-    """Returns the rate of each process. All processes start together: each waits for a line once it is ready."""
+    """Returns the rate of each process. All processes decode at the same time: a process that is ready waits for a line
+    before it decodes."""
     with tempfile.TemporaryDirectory() as folder:
         running = [subprocesses.start(__name__, str(seconds), folder=folder) for _ in range(num_processes)]
         try:

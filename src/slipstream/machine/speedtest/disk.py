@@ -1,4 +1,4 @@
-"""Measures reading of files: one long file and many short ones, from the disk and from memory. A reading counts as cold
+"""Measures reading of files: one long file and many short files, from the disk and from memory. A result counts as cold
 only if the system's own counter shows that the bytes came from the disk and not from the page cache."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from slipstream.records import Reading
 
 BLOCK: Final = 1 << 20
-SMALL: Final = 110_000  # bytes of a typical photograph in a data set
+SMALL: Final = 110_000  # bytes of a short file, as a typical photograph in a data set has
 _COLD_SHARE: Final = 0.8  # share of a file that must come from the disk for a cold reading
 
 
@@ -109,6 +109,6 @@ def _is_cold(fetched: int | None, num_bytes: int, tell: Callable[[str], None]) -
         tell("Cold reading was not measured: this system does not report which bytes came from the disk.")
         return False
     if fetched < _COLD_SHARE * num_bytes:
-        tell("Cold reading was not measured: the file stayed in memory although the system was asked to drop it.")
+        tell("Cold reading was not measured: the system kept the file in memory, although it was asked to drop it.")
         return False
     return True

@@ -1,9 +1,9 @@
-"""Runs the whole speed test, stage by stage. A stage that cannot be measured becomes a note, and the other stages still
+"""Runs the whole speed test, stage by stage. A stage that cannot be measured gives a note, and the other stages still
 run.
 
-`read_memory` measures how fast one core copies memory, which is most of the work in collating, pinning and handing over
-batches. `read_starts` measures the start of a Python process; the child process that imports torch reports what torch
-adds."""
+`read_memory` measures how fast one core copies memory, because copies are most of the work in collating, pinning and
+handing over batches. `read_starts` measures the start of a Python process. The child process with torch measures the
+import of torch."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from slipstream.machine.speedtest.decode import DecodeError, read_decoding
 from slipstream.machine.speedtest.disk import DiskError, read_disk
 from slipstream.records import Reading, SpeedTest
 
-_TIMEOUT_S: Final = 240.0  # of the child process with torch
+_TIMEOUT_S: Final = 240.0  # for the child process with torch
 
 
-class SpeedtestProgress(msgspec.Struct, frozen=True):
+class SpeedtestOptions(msgspec.Struct, frozen=True):
     """The duration and size of each stage."""
 
-    seconds: float = 2.0  # for each rate
+    seconds: float = 2.0  # duration of the measurement of each rate
     disk_bytes: int = 512 << 20
     num_files: int = 400
     num_starts: int = 9
 
 
-QUICK: Final = SpeedtestProgress(0.5, 96 << 20, 100, 5)
-Tell = Callable[[str, float], None]  # what is measured now, and the share that is done
+QUICK: Final = SpeedtestOptions(0.5, 96 << 20, 100, 5)
+Tell = Callable[[str, float], None]  # gets what is measured now, and the share of the test that is done
 
 
 class SpeedtestRun:
     """A speed test that is running."""
 
-    def __init__(self, folder: Path, pace: SpeedtestProgress, tell: Tell) -> None:
-        self.folder, self.pace, self.tell = folder, pace, tell
+    def __init__(self, folder: Path, options: SpeedtestOptions, tell: Tell) -> None:
+        self.folder, self.options, self.tell = folder, options, tell
         self.environment = read_environment(folder)
         self.readings: list[Reading] = []
         self.notes: list[str] = []
@@ -82,26 +82,26 @@ class SpeedtestRun:
         )
 
     def _disk(self) -> None:
-        self.readings += read_disk(self.folder, self.pace.disk_bytes, self.pace.num_files, self.notes.append)
+        self.readings += read_disk(self.folder, self.options.disk_bytes, self.options.num_files, self.notes.append)
 
     def _decode(self) -> None:
         if importlib.util.find_spec("PIL") is None:
             self.notes.append("Decoding images was not measured: Pillow is not installed (pip install pillow).")
             return
-        self.readings += read_decoding(self.pace.seconds, int(self.environment.num_usable))
+        self.readings += read_decoding(self.options.seconds, int(self.environment.num_usable))
 
     def _memory(self) -> None:
-        self.readings += read_memory(self.pace.seconds / 2)
+        self.readings += read_memory(self.options.seconds / 2)
 
     def _starts(self) -> None:
-        self.readings += read_starts(self.pace.num_starts)
+        self.readings += read_starts(self.options.num_starts)
 
     def _torch(self) -> None:
         if importlib.util.find_spec("torch") is None:
-            self.notes.append("What needs torch was not measured: it is not installed (pip install torch).")
+            self.notes.append("The stages with torch were not measured: torch is not installed (pip install torch).")
             return
         number = 0
-        for line in _child_lines(self.pace.seconds):
+        for line in _child_lines(self.options.seconds):
             match line:
                 case torch_process.TorchProcessFacts():
                     self.facts = line
@@ -114,7 +114,7 @@ class SpeedtestRun:
 
 
 def _child_lines(seconds: float) -> Iterator[torch_process.Line]:
-    """Yields the lines of the child process as they arrive. If the child dies, the lines before that are still used."""
+    """Yields the lines of the child process as they arrive. If the child dies, its earlier lines are still used."""
     decoder = msgspec.json.Decoder(torch_process.Line)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors:
         child = subprocesses.start(torch_process.__name__, str(seconds), folder=folder, errors=errors)
@@ -136,7 +136,7 @@ def _child_lines(seconds: float) -> Iterator[torch_process.Line]:
             child.communicate()
 
 
-_CACHES: Final = 256 << 20  # bytes: larger than any CPU cache, so that memory itself is measured
+_CACHES: Final = 256 << 20  # bytes; more than any CPU cache has, so that the memory itself is measured
 
 
 def read_memory(seconds: float, num_bytes: int = _CACHES) -> list[Reading]:
@@ -149,11 +149,7 @@ def read_memory(seconds: float, num_bytes: int = _CACHES) -> list[Reading]:
         view[:] = source
         times.append(time.perf_counter() - start)
     rate = num_bytes / min(times) / 1e9
-    return [
-        Reading(
-            "memory_copy", rate, "GB/s", detail=f"one core, {num_bytes >> 20} MB; bytes copied, not read and written"
-        )
-    ]
+    return [Reading("memory_copy", rate, "GB/s", detail=f"one core, {num_bytes >> 20} MB; a copied byte counts once")]
 
 
 def read_starts(num_starts: int) -> list[Reading]:

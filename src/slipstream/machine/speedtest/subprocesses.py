@@ -1,5 +1,5 @@
-"""Starts a module of the speed test in another process, outside the user's folder. Files in that folder could otherwise
-shadow modules of the same name."""
+"""Starts a module of the speed test in another process. The process does not run in the user's folder, because files
+there could shadow modules of the same name."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def last_line(errors: bytes) -> str:
 
 
 def _paths() -> str:
-    """Returns PYTHONPATH with this slipstream first. Relative entries refer to our working directory, not the child's,
-    so they are made absolute."""
+    """Returns PYTHONPATH with this slipstream first. Relative entries are made absolute, because the child has another
+    working directory."""
     own = str(Path(__file__).resolve().parents[3])
     given = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     return os.pathsep.join([own, *given])

@@ -1,5 +1,5 @@
 """The part of the speed test that needs torch, in a process of its own: matrix multiplication in every precision,
-copies to the device, and the cost of a loader's worker. Writes each reading as one line as soon as it is known."""
+copies to the device, and the cost of a loader's worker. Every result is written as one line as soon as it is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 
 from slipstream.records import Reading
 
-SHAPE: Final = (3, 224, 224)  # of a float sample of the loader
+SHAPE: Final = (3, 224, 224)  # shape of a float sample of the loader
 BATCH: Final = 32
 _LONG_S: Final = 0.02  # a multiplication of this duration can be timed precisely
 _COPY_BYTES: Final = 128 << 20
@@ -136,7 +136,7 @@ def _timer(work: Callable[[], Any], wait: Callable[[], None]) -> Callable[[], fl
 
 
 class TimedSamples:
-    """A dataset of ready-made samples, so that only collating and handing over takes time."""
+    """A dataset that returns one sample again and again, so that only collating and handing over take time."""
 
     def __init__(self, length: int, shape: tuple[int, ...]) -> None:
         import torch
@@ -160,11 +160,11 @@ def worker_start(num_starts: int = 3) -> Reading:
         start = time.perf_counter()
         next(iter(loader))
         times.append(time.perf_counter() - start)
-    return Reading("worker_start", statistics.median(times) * 1000, "ms", detail="until its first batch is there")
+    return Reading("worker_start", statistics.median(times) * 1000, "ms", detail="until the first batch arrives")
 
 
 def hand_over(seconds: float, shape: tuple[int, ...] = SHAPE) -> Reading:
-    """Measures batches of ready-made samples that one worker collates and passes through shared memory."""
+    """Measures how fast one worker collates batches and passes them through shared memory."""
     from torch.utils.data import DataLoader
 
     loader: Any = DataLoader(TimedSamples(1 << 30, shape), batch_size=BATCH, num_workers=1)  # type: ignore[arg-type]

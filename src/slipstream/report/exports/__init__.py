@@ -1,1 +1,1 @@
-"""Exports for other programs: traces, event files, experiment trackers. Each is a function of a session."""
+"""Exports of a session for other programs: traces, event files, experiment trackers."""

@@ -20,7 +20,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 def curves(session: Session) -> Iterator[Point]:
-    """Observed steps in order, and memory."""
+    """Yields the points of the observed steps in order, then those of the memory."""
     steps = watched_steps(session)
     for step in steps[:: max(1, -(-len(steps) // MOST_POINTS))]:
         yield Point("step/ms", step.index, step.step_ms)
@@ -33,7 +33,8 @@ def curves(session: Session) -> Iterator[Point]:
 
 
 def values(session: Session) -> dict[str, float]:
-    """The numbers at the top of a report. A tuning has figures of its check and of its races, under different names."""
+    """Returns the numbers at the top of a report. A tuning has figures of its check and of its races, under different
+    names."""
     of_check = "check" if session.tuning else "summary"
     found: dict[str, float | None] = {}
     if summary := session.summary:
@@ -50,7 +51,7 @@ def values(session: Session) -> dict[str, float]:
 
 
 def facts(session: Session) -> dict[str, str]:
-    """The settings and the machine that the numbers belong to."""
+    """Returns the script, the machine and the software with which the numbers were measured."""
     environment = session.environment
     told = {
         "command": session.command,

@@ -1,6 +1,6 @@
 """A session as a TensorBoard event file: scalars, facts as text, and the trace for the profiler's tab.
 
-The package `tensorboard` writes the file. It needs no torch and no TensorFlow for that.
+The package `tensorboard` writes the file. For this it needs neither torch nor TensorFlow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ TRACE: Final = "slipstream.pt.trace.json.gz"  # the suffix by which the profiler
 
 
 def write_tensorboard(session: Session, folder: Path) -> None:
-    """Writes one event file per call, as TensorBoard expects for runs that continue. Raises MissingTrackerError."""
+    """Writes a new event file, as TensorBoard expects for runs that continue. Raises MissingTrackerError if
+    `tensorboard` is not installed."""
     file_writer = load("tensorboard.summary.writer.event_file_writer").EventFileWriter
     folder.mkdir(parents=True, exist_ok=True)
     writer = file_writer(str(folder))
@@ -33,7 +34,7 @@ def write_tensorboard(session: Session, folder: Path) -> None:
 
 
 def _events(session: Session) -> Iterator[Any]:
-    """Messages of the class `Event`. All have the time of the session."""
+    """Yields messages of the class `Event`. All have the time of the session."""
     make_event = load("tensorboard.compat.proto.event_pb2").Event
     summary = load("tensorboard.compat.proto.summary_pb2").Summary
     time_s = _seconds(session.created)
@@ -48,7 +49,7 @@ def _events(session: Session) -> Iterator[Any]:
 
 
 def _text(text: str) -> dict[str, Any]:
-    """A string tensor of length 1, and the metadata by which the tab for texts finds it."""
+    """Returns a string tensor of length 1, and the metadata by which the tab for texts finds the tensor."""
     shape = load("tensorboard.compat.proto.tensor_shape_pb2").TensorShapeProto
     tensor = load("tensorboard.compat.proto.tensor_pb2").TensorProto(
         dtype="DT_STRING", string_val=[text.encode()], tensor_shape=shape(dim=[shape.Dim(size=1)])

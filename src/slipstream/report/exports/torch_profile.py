@@ -1,8 +1,7 @@
-"""Torch's own profile of a few steps, as slices for the session's trace, with tracks of their own and on the trace's
-clock.
+"""Torch's own profile of a few steps, as slices for the session's trace.
 
-With very many operators it keeps the longest. A missing or broken profile file is not an error: the trace is written
-without it.
+The slices have tracks of their own and use the clock of the trace. With very many operators only the longest are kept.
+If the profile file is missing or broken, the trace is written without the profile.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Reader = Callable[[TorchProfile], bytes | None]
 
 
 class _Event(msgspec.Struct):
-    """The fields of an event in a Chrome trace that are read. Ids are numbers or strings."""
+    """The fields that are read from an event of a Chrome trace. Ids are numbers or strings."""
 
     ph: str = ""
     name: str = ""
@@ -45,8 +44,8 @@ class _Document(msgspec.Struct):
 
 
 def read_profile(profile: TorchProfile) -> bytes | None:
-    """Reads the file that a session names. The session may come from anyone, so the path may be a device, and the file
-    may unpack to any size."""
+    """Returns the content of the file that a session names, or None. The session may come from anyone, so the path may
+    be a device, and the file may unpack to any size."""
     path = Path(profile.path)
     try:
         data = read_file(path, _MOST_BYTES, may_be_link=True)
@@ -60,8 +59,8 @@ def read_profile(profile: TorchProfile) -> bytes | None:
 
 
 def profile_slices(profile: TorchProfile, data: bytes | None, most: int = MOST_SLICES) -> list[Slice]:
-    """Slices in nanoseconds of the session's clock. Empty if the time mark is missing, because the slices cannot be
-    placed then.
+    """Returns slices in nanoseconds of the session's clock. Returns [] if the time mark is missing, because the clocks
+    cannot be aligned without it.
     """
     try:
         with one_error():
@@ -89,13 +88,13 @@ def profile_slices(profile: TorchProfile, data: bytes | None, most: int = MOST_S
 
 
 def _processes(events: list[_Event]) -> list[int | str]:
-    """The process with torch's operators, which is the host, first; then devices."""
+    """Returns the host first, which is the process with torch's operators, and then the devices."""
     hosts = {event.pid for event in events if event.cat == "cpu_op"}
     return sorted({event.pid for event in events}, key=lambda pid: (pid not in hosts, str(pid)))
 
 
 def profile_titles(slices: list[Slice]) -> Iterator[Slice]:
-    """Names of the tracks, which come after the session's own."""
+    """Yields the names of the tracks. The tracks come after those of the session."""
     for process in sorted({one["pid"] for one in slices}):
         within = [one for one in slices if one["pid"] == process]
         is_host = any(one["cat"] == "cpu_op" for one in within)

@@ -1,7 +1,8 @@
 """A session as a Chrome trace, for ui.perfetto.dev or chrome://tracing.
 
-It contains blocks, steps, phases, workers, the device and memory, and torch's own profile below them. Its size is
-bounded: with very many steps it keeps the first steps of every block and says so.
+The trace contains blocks, steps, phases, workers, the device and memory, and below them torch's own profile. Its size
+is bounded: with very many steps only the first steps of every block are kept, and the trace says how many were left
+out.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def _titles(slices: Sequence[Slice]) -> Iterator[Slice]:
 
 
 def _chosen(session: Session, most_events: int) -> tuple[list[Step], int]:
-    """All steps, or the first of every block. A step makes about ten events, including those of its workers."""
+    """Returns all steps, or the first steps of every block. A step makes about ten events, including those of its
+    workers."""
     most = max(1, most_events // 10)
     if len(session.steps) <= most:
         return session.steps, 0
@@ -143,7 +145,7 @@ def _aside(session: Session, steps: Sequence[Step]) -> Iterator[Slice]:
 
 
 def _workers(session: Session, steps: Sequence[Step]) -> Iterator[Slice]:
-    """Fetches of loaders with workers. Without workers, the script's own input phase is the fetch."""
+    """Yields the fetches of loaders with workers. Without workers, the script's own input phase shows the fetch."""
     if not steps:
         return
     first_ns, last_ns = steps[0].start_ns, steps[-1].end_ns
@@ -157,7 +159,8 @@ def _workers(session: Session, steps: Sequence[Step]) -> Iterator[Slice]:
 
 
 def _device(session: Session, steps: Sequence[Step]) -> Iterator[Slice]:
-    """On the device's own clock, aligned with the host's by the first phase that both have timed."""
+    """Yields the phases on the device. The first phase that both clocks have timed aligns the device's clock with the
+    host's."""
     offset_ns: float | None = None
     for event in _seen_events(session, steps):
         if event.device_start_ms is None or event.device_end_ms is None or event.kind not in PHASE_OF_KIND:
@@ -170,7 +173,7 @@ def _device(session: Session, steps: Sequence[Step]) -> Iterator[Slice]:
 
 
 def _stages(session: Session, steps: Sequence[Step]) -> Iterator[Slice]:
-    """One typical batch, with its stages in a row. Their lengths come from samples; their order is not measured."""
+    """Yields the stages of one typical batch. Their lengths come from stack samples. Their order is not measured."""
     table = input_stages(session)
     if table is None or not steps:
         return

@@ -1,6 +1,6 @@
 """A session as a run of MLflow or Weights & Biases, if they are installed.
 
-Their own settings decide where the run is stored. Weights & Biases is kept offline, so that nothing leaves this
+The settings of the tracker decide where the run is stored. Weights & Biases runs offline, so that nothing leaves this
 computer without the user's consent.
 """
 
@@ -31,8 +31,8 @@ class MissingTrackerError(Exception):
 
 
 def log_to_mlflow(session: Session) -> str:
-    """Returns the run's id. Server and experiment come from MLflow's own variables, by default this folder and
-    slipstream.
+    """Stores the session as a run and returns the run's id. MLflow's own variables name the server and the experiment.
+    By default, these are the current folder and `slipstream`.
     """
     mlflow = load("mlflow")
     if not (os.environ.get("MLFLOW_EXPERIMENT_NAME") or os.environ.get("MLFLOW_EXPERIMENT_ID")):
@@ -42,7 +42,7 @@ def log_to_mlflow(session: Session) -> str:
         mlflow.log_metrics(values(session))
         now_ms = int(time.time() * 1000)
         points = [mlflow.entities.Metric(one.name, one.value, now_ms, one.step) for one in curves(session)]
-        for at in range(0, len(points), _BATCH):  # one call per metric would take minutes with a server
+        for at in range(0, len(points), _BATCH):  # with a server, one call per metric would take minutes
             mlflow.MlflowClient().log_batch(run.info.run_id, metrics=points[at : at + _BATCH])
         for path in paths:
             mlflow.log_artifact(str(path))
@@ -50,7 +50,7 @@ def log_to_mlflow(session: Session) -> str:
 
 
 def log_to_wandb(session: Session, folder: Path) -> str:
-    """Returns the folder of the run, which `wandb sync` uploads."""
+    """Stores the session as an offline run and returns its folder, which `wandb sync` uploads."""
     wandb = load("wandb")
     folder.mkdir(parents=True, exist_ok=True)
     config = facts(session)
@@ -98,7 +98,7 @@ def _by_step(session: Session) -> dict[int, dict[str, float]]:
 
 @contextmanager
 def _files(session: Session) -> Iterator[list[Path]]:
-    """The files of the run: the document that `--json` writes, and the trace."""
+    """Yields temporary files to store in the run: the document that `--json` writes, and the trace."""
     with tempfile.TemporaryDirectory() as folder:
         document, trace = Path(folder) / "slipstream.json", Path(folder) / "slipstream-trace.json"
         document.write_bytes(export(session))

@@ -1,3 +1,3 @@
-"""The report as one self-contained HTML page: a function of the session, and of the user's source files if they are
-unchanged. The page loads nothing from elsewhere, and nothing here measures.
+"""The report as one self-contained HTML page, made from the session and from the user's source files if they are
+unchanged. The page loads nothing from elsewhere.
 """

@@ -1,4 +1,4 @@
-"""The data of a chart or a table of the page. The template draws them; nothing here computes."""
+"""The data of the charts, tables and lists of the page. The template draws them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """`order`: the sort key of the cell, if that is not its text. `style`: class names."""
+    """A cell of a table. `order` is the sort key, if it is not the text. `style` has class names."""
 
     text: str | Markup
     order: float | None = None
@@ -17,7 +17,7 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """`align` has one letter for each column: l or r."""
+    """A table with a caption and headings. `align` has one letter for each column: l or r."""
 
     caption: str
     headings: list[str]
@@ -28,7 +28,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """Names with a sentence each."""
+    """A list of names, each with a sentence."""
 
     title: str
     entries: list[tuple[str, str]]
@@ -44,7 +44,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """`description` says in a sentence what the chart shows, for screen readers; `table` has its numbers."""
+    """A picture with its texts. `description` is the sentence for screen readers. `table` has the numbers."""
 
     ident: str
     title: str
@@ -56,5 +56,5 @@ class Chart(msgspec.Struct, frozen=True):
 
 
 def plain_table(caption: str, headings: Sequence[str], align: str, rows: Sequence[Sequence[str]]) -> Table:
-    """The numbers behind a chart."""
+    """Returns a table of plain text, for the numbers behind a chart."""
     return Table(caption, list(headings), align, [[Cell(text) for text in row] for row in rows], is_sortable=False)

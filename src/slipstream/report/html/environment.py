@@ -1,4 +1,4 @@
-"""The basis of the page: the machine, the software, and the commands that would reproduce it."""
+"""The end of the page: the machine, the software, and the commands that reproduce the measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream.techniques._core.catalogue import catalogue
 
 
 def facts(session: Session) -> list[tuple[str, str]]:
-    """Names and values, as a list of terms."""
+    """Returns names and values of the machine, the software and the script's objects."""
     return [(name, value) for name, value in _facts(session) if value]
 
 
@@ -53,7 +53,7 @@ def _loaders(session: Session) -> Iterator[str]:
 
 
 def commands(session: Session) -> list[tuple[str, str]]:
-    """Commands to type, each with its purpose."""
+    """Returns commands to type, each with its purpose."""
     if session.command not in ("check", "tune", MEMORY):
         return []
     script = shlex.join(session.script)
@@ -63,7 +63,7 @@ def commands(session: Session) -> list[tuple[str, str]]:
     if tuning is not None and tuning.recipe.choices:
         names = ",".join(choice.technique for choice in tuning.recipe.choices)
         listed.append(("Only the kept techniques", f"slipstream tune --only {shlex.quote(names)} {script}"))
-        listed.append(("Training with it", f"slipstream run {script}"))
+        listed.append(("Training with the recipe", f"slipstream run {script}"))
     elif session.command == MEMORY:
         names = ",".join(_raced(session))
         listed += [("The remedies, raced", f"slipstream tune --only {names} {script}")] if names else []
@@ -73,9 +73,9 @@ def commands(session: Session) -> list[tuple[str, str]]:
 
 
 def _raced(session: Session) -> list[str]:
-    """The remedies that are techniques, because their effect and cost can be measured.
+    """Returns the remedies that are techniques, because `tune` can measure what they free and cost.
 
-    Remedies that change the training are left out, because only the user may allow that.
+    Remedies that change the training are left out, because only the user may allow them.
     """
     remedies = list_remedies(session.footprints[0]) if session.footprints else []
     return [remedy.name for remedy in remedies if remedy.name in catalogue() and remedy.numerics != "different"]

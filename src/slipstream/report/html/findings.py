@@ -1,6 +1,6 @@
-"""Findings on the page: the gain of each, the evidence, the line with its context, the change.
+"""Findings on the page: the gain, the evidence, the line with its context, and the change.
 
-The context is read again from the user's file, if the file still has the line that was measured.
+The context is read from the user's file, if the file still has the line that was measured.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SourceLine(msgspec.Struct, frozen=True):
 
 class FindingCard(msgspec.Struct, frozen=True):
     gain: str
-    is_time: bool  # False for a finding that costs memory or correctness
+    is_time: bool  # False for a finding about memory or correctness
     title: str
     cause: str
     techniques: list[str]
@@ -38,8 +38,8 @@ class FindingCard(msgspec.Struct, frozen=True):
     place: str
     lines: list[SourceLine]
     change: str
-    advice: str  # of the change
-    measured: str  # by the races of a tuning
+    advice: str  # a sentence about the change
+    measured: str  # what the races of a tuning measured for the finding
 
 
 def cards(session: Session, read: Reader) -> list[FindingCard]:
@@ -66,7 +66,8 @@ def _card(finding: Finding, session: Session, read: Reader) -> FindingCard:
 
 
 def read_source(file: str) -> str | None:
-    """Reads Python files only. A session may come from anyone, and must not be able to show other files."""
+    """Returns the text of a Python file, or None. Other files are not read, because a session may come from anyone and
+    must not show files of the reader."""
     path = Path(file)
     try:
         if path.suffix != ".py" or not path.is_file() or path.stat().st_size > MOST_BYTES:
@@ -78,7 +79,7 @@ def read_source(file: str) -> str | None:
 
 
 def excerpt(site: Site, read: Reader) -> list[SourceLine]:
-    """Empty if the file is gone, or its line has changed."""
+    """Returns the line of the site with its neighbours, or [] if the file is missing or the line has changed."""
     source = read(site.file)
     lines = source.splitlines() if source is not None else []
     if not 1 <= site.line <= len(lines) or not site.text or _squeezed(site.text) not in _squeezed(lines[site.line - 1]):
@@ -88,7 +89,5 @@ def excerpt(site: Site, read: Reader) -> list[SourceLine]:
 
 
 def _squeezed(text: str) -> str:
-    """The text without white space, because a site stores its line, or the expression on it, without surrounding
-    blanks.
-    """
+    """Returns the text with each run of white space as one blank. A site stores its line without indentation."""
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""The few numbers at the top of the page."""
+"""The numbers at the top of the page."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _of_check(session: Session, summary: Summary) -> Iterator[Figure]:
     if summary.samples_per_s > 0 and is_known:
         yield Figure("samples a second", as_count(summary.samples_per_s))
     if best_ms := summary.ceilings.best_ms():
-        yield Figure(LONGEST, in_ms(best_ms), "input and compute overlap perfectly")
+        yield Figure(LONGEST, in_ms(best_ms), "a step in which input and compute overlap perfectly")
     if session.findings:
         most = max(finding.predicted_gain for finding in session.findings)
         yield Figure("largest finding", as_gain(most), plural(len(session.findings), "finding"))

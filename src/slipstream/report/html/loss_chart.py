@@ -1,4 +1,4 @@
-"""Loss curves with the recipe and without it, and the band within which the means of their windows may differ."""
+"""Loss curves with the recipe and without it, and how far the means of their windows may differ."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ IDENT = "losses"
 TITLE = "Losses with the recipe and without"
 HEIGHT = 220.0
 MOST_DOTS = 600
-MOST_CURVES = 2  # a GAN has two; gradient accumulation has more, all alike
+MOST_CURVES = 2  # a GAN has two losses; the many losses of gradient accumulation are alike
 
 
 def loss_charts(tuning: Tuning) -> list[Chart]:
-    """One chart for each loss of a step; none if nothing was kept or no loss was observed."""
+    """Returns one chart for each loss of a step. Without a kept recipe or an observed loss there is no chart."""
     if not tuning.recipe.choices:
         return []
     tuned = [trial for trial in tuning.trials if trial.spec.recipe == tuning.recipe]
@@ -47,7 +47,8 @@ def loss_charts(tuning: Tuning) -> list[Chart]:
 
 
 def _pair(bases: Sequence[TrialRecord], tuned: Sequence[TrialRecord]) -> tuple[TrialRecord, TrialRecord] | None:
-    """The two trials with the most steps in common. Both recipes may have been started more than once."""
+    """Returns the base and the tuned trial that have the most steps in common. Each may have been started several
+    times."""
     pairs = [(base, other) for base in bases for other in tuned if base.fingerprint.losses and other.fingerprint.losses]
     return max(
         pairs, key=lambda pair: min(len(pair[0].fingerprint.losses), len(pair[1].fingerprint.losses)), default=None
@@ -75,16 +76,17 @@ def _chart(
         *(line(frame, _flat(window, window.theirs), "line-kept") for window in windows),
         *(line(frame, [(at, frame.y.low), (at, frame.y.high)], "line-horizon") for at in horizon),
     )
-    sentence = f"{plural(len(steps), 'step')} that both saw; {_numerics_sentence(tuning)}."
+    sentence = f"{plural(len(steps), 'step')} of both trials; {_numerics_sentence(tuning)}."
     height = frame.full_height
     grid = axes(frame, as_count, _as_loss)
     keys = [Key("mark-base", "as it is"), Key("mark-kept", str(tuning.recipe)), Key("ribbon", "may differ by")]
     keys += [Key("mark-noise", "as it is, with rounding noise")] if noise else []
-    beyond = " The vertical line is the horizon: rounding dominates the training after it." if horizon else ""
+    beyond = " After the vertical line, the horizon, rounding dominates the training." if horizon else ""
     return Chart(
         ident,
         title,
-        f"{sentence} Points are steps, bars are means of windows, and the band is how far they may differ.{beyond}",
+        f"{sentence} Points are steps, lines are means of windows, and the band is how far the means may differ."
+        f"{beyond}",
         sentence,
         picture(ident, title, sentence, height, grid, layer, style="with-axis"),
         keys,
@@ -93,7 +95,7 @@ def _chart(
 
 
 def _numerics(tuning: Tuning) -> Numerics | None:
-    """The verdict on the numerics of the whole recipe; else of its last part."""
+    """Returns the last numerics that were judged for the whole recipe, or None."""
     wholes = [v.numerics for v in tuning.verdicts if v.numerics and set(v.recipe.choices) == set(tuning.recipe.choices)]
     return wholes[-1] if wholes else None
 
@@ -114,7 +116,7 @@ def _points(curve: Curve, steps: Sequence[int]) -> list[Point]:
 
 
 def _reach(points: Sequence[Point], windows: Sequence[LossWindow]) -> Scale:
-    """The range of the axis: all but the most extreme hundredth on either side, and the band."""
+    """Returns the range of the axis. It includes the band, and all values but the most extreme 1% on either side."""
     values = sorted(value for _, value in points)
     cut = len(values) // 100
     ends = [window.ours + side * window.limit for window in windows for side in (-1.0, 1.0)]
@@ -124,7 +126,7 @@ def _reach(points: Sequence[Point], windows: Sequence[LossWindow]) -> Scale:
 
 
 def _flat(window: LossWindow, value: float) -> list[Point]:
-    """A line over the whole window, because only means of windows are compared."""
+    """Returns a level line over the whole window, because only means of windows are compared."""
     return [(float(window.first), value), (float(window.last), value)]
 
 

@@ -48,7 +48,7 @@ def memory_chart(session: Session) -> Chart | None:
 
 def _sentence(resident: Sequence[Point], device: Sequence[Point]) -> str:
     parts = [
-        f"{name} {in_bytes(points[0][1])} at first, {in_bytes(points[-1][1])} at last, "
+        f"{name} {in_bytes(points[0][1])} at the first step, {in_bytes(points[-1][1])} at the last step, "
         f"{in_bytes(max(value for _, value in points))} at most"
         for name, points in (("Resident:", resident), ("On the device:", device))
         if points

@@ -1,6 +1,4 @@
-"""What owns the bytes that are alive at the peak: by module and by the user's line, each by kind, on the scale of the
-peak.
-"""
+"""What owns the bytes that are alive at the peak: charts by module and by the user's line."""
 
 from __future__ import annotations
 
@@ -25,11 +23,13 @@ def holder_charts(session: Session) -> list[Chart]:
     footprint = session.footprints[0]
     modules, lines = module_holders(footprint), line_holders(footprint, session.cwd)
     listed = [
+        _chart("peak-modules", "By module", modules, footprint, "Repeated modules share one row, which has their sum."),
         _chart(
-            "peak-modules", "By module", modules, footprint, "Repeated modules are one row, with all of their bytes."
-        ),
-        _chart(
-            "peak-lines", "By line", lines, footprint, "Allocations of backward count for the line of the forward pass."
+            "peak-lines",
+            "By line",
+            lines,
+            footprint,
+            "What backward allocates counts for the line of its forward pass.",
         ),
     ]
     return [chart for chart in listed if chart is not None]
@@ -40,7 +40,7 @@ def _chart(ident: str, title: str, holders: Sequence[MemoryOwner], footprint: Fo
         return None
     shown, rows = holders[:MOST_ROWS], [_row(holder) for holder in holders]
     sentence = "; ".join(f"{holder.name} {_value(holder, footprint)}" for holder in shown[:3]) + "."
-    left_out = f" The first {MOST_ROWS} of {len(holders)}." if len(holders) > MOST_ROWS else ""
+    left_out = f" The first {MOST_ROWS} of {len(holders)} are shown." if len(holders) > MOST_ROWS else ""
     return Chart(
         ident,
         title,
@@ -48,7 +48,7 @@ def _chart(ident: str, title: str, holders: Sequence[MemoryOwner], footprint: Fo
         sentence,
         svg.rows(ident, title, sentence, _draw(shown, footprint)),
         name_keys(holder.kinds for holder in shown),
-        plain_table(title, ("whose", "what", "alive", *KIND_NAMES), "llr" + "r" * 7, rows),
+        plain_table(title, ("owner", "what", "alive", *KIND_NAMES), "llr" + "r" * 7, rows),
     )
 
 

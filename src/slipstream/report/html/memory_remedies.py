@@ -1,4 +1,4 @@
-"""The peak with each remedy, and what other batches would need. Both are computed from what was observed."""
+"""The peak with each remedy, and the memory of other batch sizes. Both are computed from the observed steps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def _remedies(footprint: Footprint) -> Chart | None:
     return Chart(
         IDENT,
         TITLE,
-        "Computed from what was observed, not measured; each alone. If another phase becomes the peak, it counts.",
+        "Computed from the observed step and not measured, for each remedy alone. If another phase becomes the peak,"
+        " the new peak is that of the other phase.",
         f"Freed of {in_bytes(peak)}: {sentence}.",
         svg.rows(IDENT, TITLE, f"Freed of {in_bytes(peak)}: {sentence}.", drawn),
         [Key("rung-total", "the new peak"), Key("freed", "freed")],
@@ -79,7 +80,7 @@ def _batches(made: Forecast, num_samples: int | None) -> Chart:
     return Chart(
         BATCH_IDENT,
         BATCH_TITLE,
-        f"{sentence} Each phase has a fixed part and a part for every sample, from the sizes that were observed.",
+        f"{sentence} Each phase has a fixed part and a part per sample. Both were computed from the observed sizes.",
         sentence,
         svg.rows(BATCH_IDENT, BATCH_TITLE, sentence, drawn),
         [],

@@ -1,6 +1,4 @@
-"""The live bytes of one observed step, by kind, over time, as stacked areas with the phases behind them and the peak;
-and the peak of each phase.
-"""
+"""The live bytes of one observed step over time, as one stacked area for each kind, and the peak of each phase."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ from slipstream.report.text.memory import allocator_sentence, kind_words, reache
 IDENT = "live-bytes"
 TITLE = "Live bytes over the step, by kind"
 PEAKS_IDENT = "phase-peaks"
-PEAKS_TITLE = "The most in each phase"
+PEAKS_TITLE = "The peak of each phase"
 HEIGHT = 300.0
 _HEADROOM = 1.16  # height of the axis relative to the peak, with space for the label of the peak
 _FITS = 0.075  # share of the width that has space for a phase's name
@@ -70,15 +68,16 @@ def live_chart(session: Session) -> Chart | None:
 
 
 def _caption(footprint: Footprint) -> str:
-    parts = ["The legend has the bytes at the peak. Each point is the highest value of its interval; times are those"]
-    parts.append("under observation, which is slower.")
+    parts = ["The legend has the bytes at the peak. Each point is the highest value of its interval."]
+    parts.append("Observation makes the step slower, so these times are longer than usual.")
     if kept := allocator_sentence(footprint):
         parts.append(f"The caching allocator: {kept}.")
     return " ".join(parts)
 
 
 def spans_of(footprint: Footprint) -> list[Span]:
-    """A phase lasts until the next one allocates. The time between phases belongs to the phase before it."""
+    """Returns the phases of the step. A phase lasts until the next one allocates. The time between two phases belongs
+    to the first of them."""
     spans: list[Span] = []
     for moment in footprint.moments:
         if spans and moment.phase in (spans[-1].phase, "other"):
@@ -94,7 +93,7 @@ def _is_seen(footprint: Footprint, kind: str) -> bool:
 
 
 def kind_keys(footprint: Footprint) -> list[Key]:
-    """Every kind that is present, with its bytes at the peak."""
+    """Returns the legend of all kinds that are present, with their bytes at the peak."""
     peak = max(1, footprint.peak_bytes)
     listed = [(kind, footprint.kinds.get(kind, 0)) for kind in KINDS if _is_seen(footprint, kind)]
     return [
@@ -103,14 +102,14 @@ def kind_keys(footprint: Footprint) -> list[Key]:
 
 
 def name_keys(held: Iterable[Mapping[str, int]]) -> list[Key]:
-    """The kinds that are present in any of these, without numbers."""
+    """Returns the legend of the kinds that any of `held` has, without numbers."""
     present = {kind for kinds in held for kind, size in kinds.items() if size > 0}
     return [Key(f"kind-{kind}", kind_words(kind)) for kind in KINDS if kind in present]
 
 
 def _areas(footprint: Footprint, frame: Frame) -> Iterator[Markup]:
-    """Areas from the bottom up. Kinds that stay from step to step come first, so that the step's own bytes have a level
-    base.
+    """Yields the areas from the bottom up. Kinds that stay alive from step to step are at the bottom, so that the areas
+    above have a level base.
     """
     lower: list[Point] = _outline(footprint, 0)
     for number, kind in enumerate(KINDS, 1):
@@ -121,20 +120,20 @@ def _areas(footprint: Footprint, frame: Frame) -> Iterator[Markup]:
 
 
 def _outline(footprint: Footprint, number: int) -> list[Point]:
-    """The sum of the first `number` kinds. After the last allocation the values stay as they are."""
+    """Returns the sum of the first `number` kinds over time. After the last allocation the sum stays the same."""
     points = [(moment.at_ms, float(sum(moment.num_bytes[:number]))) for moment in footprint.moments]
     return [(0.0, points[0][1]), *points, (footprint.step_ms, points[-1][1])]
 
 
 def _grounds(spans: Sequence[Span], frame: Frame) -> Iterator[Markup]:
-    """Every other phase is shaded, so that phases need no colours beside those of the kinds."""
+    """Yields a shade behind every second phase, because the colours belong to the kinds."""
     for span in spans[1::2]:
         left, right = (WIDE * frame.left(at) for at in (span.start_ms, span.end_ms))
         yield element("rect", class_="apart", x=left, y=TOP, width=right - left, height=frame.height)
 
 
 def _names(spans: Sequence[Span], frame: Frame) -> Iterator[Markup]:
-    """Names above the phases. The name of a short last phase, usually the optimizer, is right-aligned with it."""
+    """Yields the names above the phases. The name of a short last phase, usually the optimizer, is right-aligned."""
     for span in spans:
         left, right = frame.left(span.start_ms), frame.left(span.end_ms)
         is_wide = right - left >= _FITS
@@ -156,7 +155,7 @@ def _peak(footprint: Footprint, frame: Frame) -> list[Markup]:
 
 
 def _hits(footprint: Footprint, frame: Frame) -> Iterator[Markup]:
-    """The hover areas: the interval of a moment, from top to bottom."""
+    """Yields the hover areas. Each covers the interval of one moment, from top to bottom."""
     moments = footprint.moments
     for number, moment in enumerate(moments):
         start = frame.left(moment.at_ms) if number else 0.0
@@ -189,7 +188,7 @@ def _rows(footprint: Footprint) -> list[list[str]]:
 
 
 def peaks_chart(footprint: Footprint) -> Chart | None:
-    """The peak of each phase. A remedy that lowers the highest makes the next one the peak."""
+    """Returns the chart of the peak of each phase."""
     phases = {phase: kinds for phase, kinds in footprint.phases.items() if phase != "other" and sum(kinds.values()) > 0}
     if len(phases) < 2:
         return None

@@ -1,6 +1,6 @@
-"""Assembles the page: decides which parts a session has and in which order, and renders the template.
+"""Assembles the page: decides which sections a session has and in which order, and renders the template.
 
-Numbers and words come from the functions that the terminal report uses.
+Numbers and sentences come from the functions that the terminal report uses.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FOLDER = Path(__file__).parent / "templates"
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A heading and its content. Empty parts are not drawn, and a section without content has no heading."""
+    """A heading and its content. A section without content is left out."""
 
     ident: str
     title: str
@@ -74,7 +74,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 def to_page(session: Session, read: Reader = read_source) -> str:
-    """One self-contained HTML document."""
+    """Returns one self-contained HTML document."""
     script = (_FOLDER / "script.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = _templates().get_template("page.html")
@@ -129,7 +129,7 @@ def _growing(session: Session) -> str:
 
 
 def _moment(created: str) -> str:
-    """ "2026-01-02 03:04 UTC" from ISO 8601; other text is returned unchanged."""
+    """Returns an ISO 8601 time as "2026-01-02 03:04 UTC". Other text is returned unchanged."""
     try:
         moment = datetime.fromisoformat(created)
     except ValueError:

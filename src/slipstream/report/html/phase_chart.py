@@ -1,4 +1,4 @@
-"""The step by phase, and the ceilings below it on the same scale."""
+"""The step by phase, and the ceilings on the same scale."""
 
 from __future__ import annotations
 
@@ -53,10 +53,12 @@ def _caption(session: Session, summary: Summary, has_ceilings: bool) -> str:
     if has_headline(summary):
         basis = f"The median of {plural(summary.num_steps, 'undisturbed step')} with its 95% interval."
     else:
-        basis = f"The range of {few_steps(summary)}: too few undisturbed steps for a median."
+        basis = f"The range of {few_steps(summary)}. There are too few undisturbed steps for a median."
     if not has_ceilings:
         return f"{basis} Ceilings: {why_no_ceilings(session.command, summary)}".rstrip(".") + "."
-    return f"{basis} A ceiling is the step if one resource were free; the longest is the step if nothing waited."
+    return (
+        f"{basis} A ceiling is the step if one resource were free. The longest ceiling is the step if nothing waited."
+    )
 
 
 def _keys(phases: Mapping[str, float]) -> list[Key]:

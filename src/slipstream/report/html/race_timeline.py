@@ -1,5 +1,6 @@
-"""The blocks of every trial in the order of the races, one row per recipe on a common time axis. Disturbances of the
-machine, which affect all trials alike, are visible in one column.
+"""The blocks of every trial in the order of the races, with one row per recipe and a common time axis.
+
+A disturbance of the machine affects all trials alike, so it is visible in all rows at the same place.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MOST_PROCESSES = 24
 
 
 class RaceRow(msgspec.Struct, frozen=True):
-    """One recipe, with its trials one after the other if it was started several times."""
+    """The blocks of one recipe, from all of its trials."""
 
     name: str
     role: str
@@ -60,13 +61,15 @@ def timing_chart(tuning: Tuning) -> Chart | None:
 
 
 def _roof(timings: Sequence[BlockTiming], base_ms: float) -> float:
-    """The top of the axis. A recipe that is three times slower must not flatten the noise of all others."""
+    """Returns the top of the axis. It is at most twice the base step, so that a very slow recipe does not flatten the
+    other rows."""
     top = roof([1e3 * timing.step_s for timing in timings])
     return min(top, 2.0 * base_ms) if base_ms else top
 
 
 def processes_of(trials: Sequence[TrialRecord], most: int = MOST_PROCESSES) -> list[RaceRow]:
-    """The base, its control, then candidates in order. Trials that were never timed (round -1) have no row."""
+    """Returns the rows: the base, the A/A control, then the candidates in order. Blocks that were not timed (round -1)
+    are left out."""
     found: dict[tuple[str, str], list[BlockTiming]] = {}
     for record in trials:
         timings = [timing for timing in record.timings if timing.round >= 0 and timing.num_steps and timing.seconds > 0]
@@ -99,7 +102,7 @@ def _draw(
 
 
 def _height(step_ms: float, ms: Scale) -> float:
-    """The distance from the top, with space for half a mark."""
+    """Returns the distance from the top, with space for half a mark."""
     return 4.0 + (HEIGHT - 4.0) * (1.0 - ms.share(step_ms))
 
 
@@ -114,14 +117,14 @@ def _mark(timing: BlockTiming, name: str, style: str, start_ns: int, seconds: Sc
 
 def _caption(ms: Scale, timings: Sequence[BlockTiming], num_left_out: int) -> str:
     parts = [
-        f"Every row goes from 0 to {in_ms(ms.high)} a step; the dashed line is the base step. Beside a row is the "
-        "median of its blocks, which were not all timed in the same rounds."
+        f"Every row goes from 0 to {in_ms(ms.high)} a step. The dashed line is the base step. Beside each row is the "
+        "median of its blocks. The medians of two rows may come from different rounds."
     ]
     longest_ms = 1e3 * max(timing.step_s for timing in timings)
     if longest_ms > ms.high:
-        parts.append(f"Longer blocks are drawn at the upper edge; the longest took {in_ms(longest_ms)} a step.")
+        parts.append(f"Longer blocks are drawn at the upper edge. The longest block took {in_ms(longest_ms)} a step.")
     if num_left_out > 0:
-        parts.append(f"{plural(num_left_out, 'more recipe')} not shown.")
+        parts.append(f"{plural(num_left_out, 'more recipe')} {'is' if num_left_out == 1 else 'are'} not shown.")
     return " ".join(parts)
 
 

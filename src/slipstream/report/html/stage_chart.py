@@ -1,4 +1,4 @@
-"""Where input and other time goes, stage by stage, with the user's hottest line in each."""
+"""The stages of the input phase and of the phase `other`, with the user's hottest line of each stage."""
 
 from __future__ import annotations
 

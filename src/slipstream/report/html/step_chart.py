@@ -1,4 +1,4 @@
-"""Every step of the check in order, stacked by phase, so that its noise and the source of the noise are visible."""
+"""Every step of the check in order, stacked by phase, so that the noise and its source are visible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KIND_WORDS = {
     "start": "start",
     "warmup": "warm-up",
     "watch": "as it is",
-    "kept": "kept batches",
+    "kept": "stored batches",
     "drain": "loader drained",
     "dissect": "under the profiler",
 }
@@ -63,7 +63,7 @@ def step_chart(session: Session) -> Chart | None:
 
 
 def columns_of(session: Session) -> list[Column]:
-    """Single steps, or groups of neighbours if there are many. A group never spans two blocks."""
+    """Returns single steps, or groups of consecutive steps if there are many. A group never spans two blocks."""
     kinds = {block.index: block.kind for block in session.blocks}
     size = math.ceil(len(session.steps) / MOST_COLUMNS) or 1
     columns: list[Column] = []
@@ -82,7 +82,7 @@ def _column(steps: Sequence[Step], kind: str) -> Column:
 
 
 def _area(columns: Sequence[Column], phase: str, frame: Frame) -> Markup:
-    """All columns of a phase as one path, because a few thousand rectangles would be slow to draw."""
+    """Returns all columns of a phase as one path, because a few thousand rectangles would be slow to draw."""
     below = PHASES[: PHASES.index(phase)]
     path = []
     for column in columns:
@@ -96,7 +96,7 @@ def _area(columns: Sequence[Column], phase: str, frame: Frame) -> Markup:
 
 
 def _bands(columns: Sequence[Column], frame: Frame) -> list[Markup]:
-    """Shades behind steps that did not run the unchanged script."""
+    """Returns shades behind the steps that did not run the unchanged script."""
     return [
         element(
             "rect",
@@ -112,7 +112,7 @@ def _bands(columns: Sequence[Column], frame: Frame) -> list[Markup]:
 
 
 def _hits(columns: Sequence[Column], frame: Frame) -> list[Markup]:
-    """The hover areas: a column from top to bottom."""
+    """Returns the hover areas. Each covers one column, from top to bottom."""
     found = []
     for column in columns:
         left = frame.left(column.first)
@@ -139,16 +139,16 @@ def _name(column: Column) -> str:
 def _keys(columns: Sequence[Column]) -> list[Key]:
     seen = [phase for phase in PHASES if any(column.phases.get(phase, 0.0) > 0 for column in columns)]
     keys = [Key(f"phase-{phase}", phase) for phase in seen]
-    return [*keys, Key("apart", "not as it is")] if any(column.kind != "watch" for column in columns) else keys
+    return [*keys, Key("apart", "not the unchanged script")] if any(c.kind != "watch" for c in columns) else keys
 
 
 def _caption(columns: Sequence[Column], frame: Frame) -> str:
     size = max(column.last - column.first + 1 for column in columns)
     apart = [KIND_WORDS.get(kind, kind) for kind in dict.fromkeys(c.kind for c in columns) if kind != "watch"]
-    parts = [f"On a grey background: {', '.join(apart)}. These are not the unchanged script."] if apart else []
+    parts = [f"Steps on a grey background did not run the unchanged script: {', '.join(apart)}."] if apart else []
     parts += [f"Each column is the mean of up to {size:,} steps."] if size > 1 else []
     if max(column.ms for column in columns) > frame.y.high:
-        parts.append(f"Cut at {in_ms(frame.y.high)}: {_longest(columns)}.")
+        parts.append(f"Columns are cut at {in_ms(frame.y.high)}; {_longest(columns)}.")
     return " ".join(parts)
 
 

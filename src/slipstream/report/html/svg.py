@@ -1,9 +1,8 @@
 """SVG and HTML building blocks: escaping of text, rows of horizontal bars, and the parts of a plot.
 
-Rows of bars have a name and a value above and shapes below, on a scale that all rows share. Names are text of the page
-and not of a picture, so that long ones wrap on a narrow screen. Positions along x are shares of the width, so that a
-plot fills any screen while its text keeps its size; heights are pixels. `text` is the one place where text of the
-user's script is escaped for a page.
+Rows of bars have a name and a value above and shapes below. All rows share one scale. Names are text of the page and
+not of a picture, so that a long name wraps on a narrow screen. Positions along x are shares of the width, so that a
+plot fills any screen while its text keeps its size. Heights are pixels. Only `text` escapes text of the user's script.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ Say = Callable[[float], str]
 
 
 def row(name: str, value: str, height: float, shapes: Iterable[Markup], style: str = "", note: str = "") -> Markup:
-    """Without a name, the row has only shapes. A note stands between name and value; on a phone it is below them."""
+    """Returns a row. Without a name, the row has only shapes. A note stands between name and value, or on a phone below
+    the two."""
     words = [element("span", name, class_="name"), *([element("span", note, class_="note")] if note else [])]
     label = element("div", *words, element("span", value, class_="value"), class_="label")
     drawn = element("svg", *shapes, width="100%", height=height, aria_hidden="true", focusable="false")
@@ -31,7 +31,7 @@ def row(name: str, value: str, height: float, shapes: Iterable[Markup], style: s
 
 
 def ruler(marks: Sequence[tuple[float, str]]) -> Markup:
-    """Values below all rows, each at its share of the width."""
+    """Returns the values below all rows, each at its share of the width."""
     texts = [
         element("text", name, class_="tick", x=percent(share), y=12.0, text_anchor=anchor_of(share))
         for share, name in marks
@@ -40,7 +40,7 @@ def ruler(marks: Sequence[tuple[float, str]]) -> Markup:
 
 
 def rows(ident: str, title: str, description: str, parts: Iterable[Markup]) -> Markup:
-    """The rows as an image for screen readers, with a name and a sentence."""
+    """Returns the rows as one image for screen readers, with a name and a sentence."""
     return element(
         "div",
         element("span", title, id=f"{ident}-title", hidden="hidden"),
@@ -60,7 +60,7 @@ def backend(height: float = BAR) -> Markup:
 def stacked(
     parts: Mapping[str, float], scale: float, prefix: str = "phase", height: float = BAR, say: Say = in_ms
 ) -> Markup:
-    """Parts in a row, coloured by their names."""
+    """Returns a bar of all parts. The name of a part gives its colour."""
     total = sum(parts.values()) or 1.0
     at, drawn = 0.0, [backend(height)]
     for name, value in parts.items():
@@ -72,7 +72,7 @@ def stacked(
 
 
 def block(start: float, share: float, height: float, style: str, tip: str) -> Markup:
-    """A block with a minimum width, so that it stays visible."""
+    """Returns a block. A minimum width keeps small blocks visible."""
     width = percent(max(share, 0.0015))
     return element("rect", class_=style, x=percent(start), y="0", width=width, height=height, data_tip=tip)
 
@@ -81,8 +81,8 @@ _KEPT = "\n\t"
 
 
 def clean(text: str) -> str:
-    """Printable text without control characters, characters that change the direction of reading, and lone surrogates
-    that UTF-8 cannot encode.
+    """Returns the text with "?" in place of control characters, characters that change the direction of reading, and
+    lone surrogates, which UTF-8 cannot encode.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -90,15 +90,15 @@ def clean(text: str) -> str:
 
 
 def text(value: object) -> Markup:
-    """Markup is left as it is; everything else is cleaned and escaped."""
+    """Returns the value as markup. Values that are not markup yet are cleaned and escaped."""
     return value if isinstance(value, Markup) else escape(clean(str(value)))
 
 
 def element(name: str, *children: object, **attributes: object) -> Markup:
-    """`<name attributes>children</name>`.
+    """Returns `<name attributes>children</name>`.
 
-    An underscore in an attribute's name becomes a hyphen, and one at its end is removed (`class_`). An attribute with
-    the value None is left out. Numbers have at most two decimals.
+    An underscore in an attribute's name becomes a hyphen, and an underscore at its end is removed (`class_`). An
+    attribute with the value None is left out. Numbers have at most two decimals.
     """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{text(_short(value))}"'
@@ -113,7 +113,7 @@ def join(parts: Iterable[object]) -> Markup:
 
 
 def percent(share: float) -> str:
-    """A position or a length in its parent: 0.25 is 25%."""
+    """Returns a position or a length in the parent element: 25% for 0.25."""
     return f"{_short(100.0 * share)}%"
 
 
@@ -122,13 +122,13 @@ def _short(value: object) -> object:
 
 
 WIDE = 1000.0  # units across a stretched layer
-TOP = 8.0  # space above the highest grid line, for half a letter
-BOTTOM = 22.0  # for the labels of x
+TOP = 8.0  # space above the highest grid line, for half of a label
+BOTTOM = 22.0  # space for the labels of x
 Point = tuple[float, float]
 
 
 class Scale(NamedTuple):
-    """Maps a value to its share of the range from low to high, limited to that range."""
+    """Maps a value to its share of the range from low to high. Values outside the range map to 0 or 1."""
 
     low: float
     high: float
@@ -143,7 +143,7 @@ class Frame(NamedTuple):
 
     x: Scale
     y: Scale
-    height: float  # of the area, without labels
+    height: float  # the height of the area, without labels
 
     def left(self, value: float) -> float:
         return self.x.share(value)
@@ -157,7 +157,7 @@ class Frame(NamedTuple):
 
 
 def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
-    """Round numbers between low and high, about `number` of them."""
+    """Returns about `wanted` round numbers between low and high."""
     if not high > low:
         return [low]
     raw = (high - low) / wanted
@@ -168,12 +168,13 @@ def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
 
 
 def ticks_of_time(seconds: float) -> list[float]:
-    """Ticks from 0; whole minutes if there are several."""
+    """Returns ticks from 0, in whole minutes if the time is longer than 150 seconds."""
     return [60.0 * minutes for minutes in ticks(0.0, seconds / 60.0, 5)] if seconds > 150 else ticks(0.0, seconds, 5)
 
 
 def roof(values: Sequence[float], least: float = 0.0) -> float:
-    """The upper end of the axis: a little above all but the most extreme fiftieth, which would flatten the rest."""
+    """Returns the upper end of the axis. It is a little above the largest value, or above all but the largest fiftieth
+    if those would flatten the rest."""
     if not values:
         return max(least, 1.0)
     ordered = sorted(values)
@@ -184,7 +185,7 @@ def roof(values: Sequence[float], least: float = 0.0) -> float:
 
 
 def axes(frame: Frame, say_x: Callable[[float], str], say_y: Callable[[float], str], num_x: int = 6) -> Markup:
-    """Grid lines with their values on the left, ticks of x below."""
+    """Returns grid lines with their values on the left, and the ticks of x below."""
     parts = []
     for value in ticks(frame.y.low, frame.y.high):
         y = frame.top(value)
@@ -198,12 +199,12 @@ def axes(frame: Frame, say_x: Callable[[float], str], say_y: Callable[[float], s
 
 
 def anchor_of(share: float) -> str:
-    """The end of a text that is at its position. Near an edge, the text must not leave the picture."""
+    """Returns the end of a text that is at its position. Near an edge, the text must not leave the picture."""
     return "start" if share < 0.03 else "end" if share > 0.95 else "middle"
 
 
 def stretched(frame: Frame, *parts: Markup) -> Markup:
-    """A layer that is stretched to the width of the page. Strokes in it keep their thickness."""
+    """Returns a layer that is stretched to the width of the page. Its strokes keep their thickness."""
     box = f"0 0 {WIDE:g} {frame.full_height:g}"
     return element(
         "svg",
@@ -223,12 +224,12 @@ def line(frame: Frame, points: Sequence[Point], style: str) -> Markup:
 
 
 def ribbon(frame: Frame, lower: Sequence[Point], upper: Sequence[Point], style: str) -> Markup:
-    """The area between two lines."""
+    """Returns the area between two lines."""
     return element("path", class_=style, d=_path(frame, [*upper, *reversed(lower)]) + "z") if lower else Markup("")
 
 
 def dots(frame: Frame, points: Sequence[Point], style: str) -> Markup:
-    """Lines of length zero, whose round ends stay round in a stretched layer."""
+    """Returns dots. They are lines of length zero, because the ends of lines stay round in a stretched layer."""
     return element("path", class_=f"dots {style}", d="".join(f"M{_at(frame, point)}h0" for point in points))
 
 
@@ -241,7 +242,7 @@ def _at(frame: Frame, point: Point) -> str:
 
 
 def picture(ident: str, title: str, description: str, height: float, *parts: Markup, style: str = "") -> Markup:
-    """An image for screen readers, with a name and a sentence."""
+    """Returns a picture with a name and a sentence for screen readers."""
     return element(
         "svg",
         element("title", title, id=f"{ident}-title"),
@@ -256,7 +257,7 @@ def picture(ident: str, title: str, description: str, height: float, *parts: Mar
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """Consecutive points averaged, so that at most `most` remain."""
+    """Returns at most `most` points. Consecutive points are averaged."""
     size = math.ceil(len(points) / most) if points else 1
     groups = [points[at : at + size] for at in range(0, len(points), size)]
     return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]

@@ -1,6 +1,4 @@
-"""The tables of the page: the operators of one profiled step by kind, module and operator; the result of a fit; and the
-verdicts of a tuning with their reasons.
-"""
+"""The tables of the page: operators of one profiled step, the result of a fit, and the verdicts of a tuning."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ def _facts(anatomy: Anatomy, summary: Summary, cwd: str) -> Iterator[str]:
         yield f"{achieved(anatomy, summary)} in a step"
     yield f"{as_count(anatomy.num_operators)} operator calls"
     yield from remarks(anatomy, cwd)
-    yield "measured under the profiler, which slows it down: shares are more reliable than times"
+    yield "the profiler slows the step down, so the shares are more reliable than the times"
 
 
 def _flops(flops: int) -> str:
@@ -65,13 +63,13 @@ def _flops(flops: int) -> str:
 
 
 def module_table(anatomy: Anatomy) -> Table | None:
-    """By own work only, the most expensive first."""
+    """Returns the modules with their own work, the most expensive module first."""
     total_ms = sum(module.forward_ms + module.backward_ms for module in anatomy.modules)
     if total_ms <= 0:
         return None
     dearest = sorted(anatomy.modules, key=lambda module: -(module.forward_ms + module.backward_ms))
     return Table(
-        _cut("Modules, own work without that of their children", len(dearest), MOST_MODULES),
+        _cut("Modules; the work of a module's children is not included", len(dearest), MOST_MODULES),
         ["module", "class", "share", "forward", "backward", "FLOP"],
         "llrrrr",
         [_module_row(module, total_ms) for module in dearest[:MOST_MODULES]],
@@ -92,7 +90,7 @@ def _module_row(module: ModuleShare, total_ms: float) -> list[Cell]:
 
 
 def operator_table(anatomy: Anatomy) -> Table | None:
-    """The device's times appear only if it has any."""
+    """Returns the most expensive operators. The columns of the device appear only if operators ran on it."""
     operators = anatomy.operators[:MOST_OPERATORS]
     if not operators:
         return None
@@ -118,14 +116,14 @@ def _operator_row(operator: Operator, on_device: bool) -> list[Cell]:
 
 
 def _cut(caption: str, number: int, most: int) -> str:
-    return f"{caption}; the first {most} of {number:,}" if number > most else caption
+    return f"{caption}; the first {most} of {number:,} are shown" if number > most else caption
 
 
 def fit_table(fitting: Fitting) -> Table:
     rows = fit_rows(fitting)
     columns = [index for index in range(len(FIT_HEADINGS)) if any(row.cells[index] for row in rows)]
     return Table(
-        "Relative to base: samples per second over those of the unchanged script, with its 95% interval",
+        "Relative to base: samples per second divided by those of the unchanged script, with the 95% interval.",
         [FIT_HEADINGS[index] for index in columns],
         "".join(FIT_ALIGN[index] for index in columns),
         [[Cell(row.cells[index]) for index in columns] for row in rows],
@@ -137,12 +135,12 @@ _NUMBERS = ("batch", "memory", "step ms", "samples/s", "own gain")
 
 
 def tune_table(tuning: Tuning) -> Table:
-    """The same rows as in every other renderer. Empty columns are left out."""
+    """Returns the table of a tuning, without empty columns. Its rows are those of every other renderer."""
     rows = table_rows(tuning)
     columns = [index for index in range(len(HEADINGS)) if any(row.cells[index] for row in rows)]
     return Table(
-        "Own gain: times as fast as what it was raced on, by the estimate of the selection. Relative to base: the"
-        " base's step over this one, with its 95% interval",
+        "Own gain: the speed with the technique divided by the speed of the recipe that it was raced on top of, as"
+        " estimated by the selection. Relative to base: the base's step divided by this step, with the 95% interval.",
         [HEADINGS[index] for index in columns],
         "".join("r" if HEADINGS[index] in _NUMBERS else "l" for index in columns),
         [[_cell(row, index) for index in columns] for row in rows],
@@ -157,12 +155,12 @@ def _cell(row: Row, column: int) -> Cell:
 
 
 def whys(tuning: Tuning) -> list[Terms]:
-    """The lists below the table, without empty ones."""
+    """Returns the lists below the table, without empty lists."""
     lists = [
-        Terms("What proves it", list(worths(tuning))),
+        Terms("The proof of the recipe", list(worths(tuning))),
         Terms("What can be written into the source", writable(tuning)),
-        Terms("What it costs once", list(costs(tuning))),
-        Terms("Why not the others", list(reasons(tuning))),
+        Terms("What the kept techniques cost once", list(costs(tuning))),
+        Terms("Why other techniques were not kept", list(reasons(tuning))),
         Terms("No time was left for", not_raced(tuning)),
         Terms("Not applicable here", not_applicable(tuning), is_folded=True),
     ]

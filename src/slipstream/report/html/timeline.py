@@ -1,5 +1,5 @@
-"""One typical step over time: the host's phases in order, and below them the activity of loader workers and the device.
-It shows an observed step and not an average.
+"""One typical step over time: the host's phases in order, and below them the activity of the device and of the loader
+workers. The chart shows an observed step and not an average.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FITS_PHONE = 0.25
 
 
 class TimelineRow(msgspec.Struct, frozen=True):
-    """Pieces in milliseconds since the start of the step."""
+    """A row of the timeline. Its pieces are in milliseconds since the start of the step."""
 
     name: str
     pieces: list[Interval]
@@ -50,7 +50,8 @@ def timeline_chart(session: Session, summary: Summary) -> Chart | None:
     return Chart(
         IDENT,
         TITLE,
-        f"Step {step.index:,}, {in_ms(step.step_ms)}: the observed step closest to the typical one, phase by phase.",
+        f"Step {step.index:,}, {in_ms(step.step_ms)}. Of all observed steps, its phases are closest to the typical"
+        " phases.",
         f"In order: {order}.",
         svg.rows(IDENT, TITLE, f"In order: {order}.", _draw(processes, length_ms)),
         [],
@@ -63,8 +64,8 @@ def _is_seen(piece: Interval) -> bool:
 
 
 def typical(session: Session, summary: Summary) -> Step | None:
-    """The step closest to the summary in every phase, without evaluation inside, and observed from its forward pass
-    on.
+    """Returns the counted step whose phases are closest to those of the summary, or None. Steps that contain an
+    evaluation or begin an epoch are left out.
     """
     whole = [step for step in counted_steps(session) if not step.apart_ms and not step.is_first_of_epoch]
 
@@ -75,7 +76,7 @@ def typical(session: Session, summary: Summary) -> Step | None:
 
 
 def processes_of(session: Session, step: Step) -> list[TimelineRow]:
-    """The host first. Empty if the session has no events of this step."""
+    """Returns the rows of the host, the device and the workers, or [] if the session has no events of this step."""
     events = [event for event in session.events if step.start_ns <= event.start_ns < step.end_ns]
     if not any(event.kind == "forward" for event in events):
         return []
@@ -96,7 +97,7 @@ def _host(events: Sequence[Event], step: Step) -> TimelineRow:
 
 
 def _joined(pieces: Sequence[Interval]) -> list[Interval]:
-    """Consecutive pieces of one phase as one piece."""
+    """Joins consecutive pieces of one phase."""
     found: list[Interval] = []
     for piece in pieces:
         if found and found[-1].label == piece.label:
@@ -111,7 +112,7 @@ def _since(piece: Interval, start_ns: float) -> Interval:
 
 
 def _device(events: Sequence[Event]) -> TimelineRow | None:
-    """On the device's own clock, from its first activity in this step."""
+    """Returns the row of the device, on the device's own clock. It begins with its first activity in the step."""
     timed = [
         Interval(event.device_start_ms, event.device_end_ms, PHASE_OF_KIND[event.kind])
         for event in events
@@ -125,7 +126,7 @@ def _device(events: Sequence[Event]) -> TimelineRow | None:
 
 
 def _workers(session: Session, step: Step) -> list[TimelineRow]:
-    """The batches that workers built while the step ran, clipped to the step."""
+    """Returns one row per worker with the batches that the worker built during the step, clipped to the step."""
     found: dict[tuple[int, int], list[Interval]] = {}
     for fetch in session.fetches:
         end_ns = fetch.start_ns + fetch.wall_ns

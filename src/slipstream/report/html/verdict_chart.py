@@ -1,6 +1,4 @@
-"""All trials as ratios to the base on one logarithmic scale: a mark and its 95% interval each, including the A/A
-control.
-"""
+"""The speed of everything that was timed, relative to the base, as marks and 95% intervals on one logarithmic scale."""
 
 from __future__ import annotations
 
@@ -24,16 +22,16 @@ HEIGHT = 16.0
 UP = 39.0  # distance to the shapes of the row above, so that the marks form continuous lines
 _MARKS = (0.05, 0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
 _WORDS = {"noise": "the control"}
-_EDGE = 1.15  # beyond the outermost mark
-_ROOM = 0.12  # share of the width, for a name
-_FAR = 1.6  # how far beyond the marks an interval is drawn
+_EDGE = 1.15  # the scale ends at the outermost mark times this
+_ROOM = 0.12  # share of the width that a label needs
+_FAR = 1.6  # an interval is drawn up to the outermost mark times this
 
 
 class ChartEntry(msgspec.Struct, frozen=True):
     name: str
     decision: str  # noise, kept, rejected, unsure, failed
     speed: Speed
-    proof: str = ""  # for what was kept without an interval of its own
+    proof: str = ""  # the proof of a technique that was kept without an interval of its own
 
 
 def verdict_chart(session: Session) -> Chart | None:
@@ -46,9 +44,9 @@ def verdict_chart(session: Session) -> Chart | None:
     return Chart(
         IDENT,
         TITLE,
-        "To the right of 1.00x is faster. The line is the 95% interval against the unchanged script; it may continue "
-        "beyond the edge. An entry without a line is an estimate from a few rounds: what the technique gained over "
-        "what it was raced on, which + marks.",
+        "Marks to the right of 1.00x are faster. The line is the 95% interval against the unchanged script, and may "
+        "continue beyond the edge. A mark without a line is an estimate from a few rounds. A name with + was raced on "
+        "top of the recipe so far, and its mark is relative to that recipe.",
         gain(session),
         svg.rows(IDENT, TITLE, gain(session), [*drawn, svg.ruler(_named(scale))]),
         [Key(f"mark-{word}", _WORDS.get(word, word)) for word in dict.fromkeys(entry.decision for entry in entries)],
@@ -56,7 +54,7 @@ def verdict_chart(session: Session) -> Chart | None:
 
 
 def entries_of(tuning: Tuning) -> list[ChartEntry]:
-    """What was timed: the control, single techniques in the order of the races, the whole recipe."""
+    """Returns the control, then the single techniques in the order of the races, then the whole recipe."""
     entries = [ChartEntry(NOISE, "noise", tuning.noise)] if tuning.noise else []
     proofs = dict(worths(tuning))
     for each in tried(tuning):
@@ -73,7 +71,7 @@ def entries_of(tuning: Tuning) -> list[ChartEntry]:
 
 
 def _scale(entries: Sequence[ChartEntry]) -> Scale:
-    """A scale of logarithms. Intervals may extend beyond the picture; ratios may not."""
+    """Returns a scale of logarithms that includes all ratios. Intervals may extend beyond the scale."""
     ratios = [entry.speed.ratio for entry in entries] + [1.0]
     ends = [bound for entry in entries if entry.speed.is_bounded for bound in (entry.speed.low, entry.speed.high)]
     low, high = min(ratios), max(ratios)
@@ -83,12 +81,12 @@ def _scale(entries: Sequence[ChartEntry]) -> Scale:
 
 
 def _marks(scale: Scale) -> list[tuple[float, float]]:
-    """Round ratios in the visible range, and their positions."""
+    """Returns the round ratios in the visible range, and their positions."""
     return [(mark, scale.share(math.log(mark))) for mark in _MARKS if scale.low < math.log(mark) < scale.high]
 
 
 def _named(scale: Scale) -> list[tuple[float, str]]:
-    """The ratios that have space for their labels; always 1.00x."""
+    """Returns the ratios that have space for their labels. 1.00x is always one of them."""
     one = scale.share(0.0)
     found = [(one, as_ratio(1.0))]
     for mark, share in _marks(scale):

@@ -1,6 +1,6 @@
-"""From the original step to the tuned one, technique by technique, each with its interval.
+"""The steps from the original script to the tuned one, technique by technique, with their intervals.
 
-The lengths are those of the table: the base's step over a ratio that was measured in a race.
+The lengths are those of the table: the base's step divided by a ratio that was measured in a race.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TITLE = "From the original step to the tuned one"
 
 
 class Rung(msgspec.Struct, frozen=True):
-    """`before_ms` is where the rung above it ended; None for a bar from zero."""
+    """A bar of the chart. `before_ms` is where the bar above ends, or None for a bar that starts at zero."""
 
     name: str
     ms: float
@@ -54,8 +54,8 @@ def waterfall_chart(session: Session) -> Chart | None:
     return Chart(
         IDENT,
         TITLE,
-        "Each rung is the step with all techniques down to it, raced against the unchanged script; whiskers "
-        "are 95% intervals. The last race, in new processes, decides.",
+        "Each bar is the step with all techniques named so far, raced against the unchanged script. Whiskers are 95% "
+        "intervals. The recipe is proved by the last race, in new processes.",
         gain(session),
         svg.rows(IDENT, TITLE, gain(session), [_row(rung, scale) for rung in rungs]),
         [],
@@ -64,9 +64,9 @@ def waterfall_chart(session: Session) -> Chart | None:
 
 
 def rungs_of(tuning: Tuning) -> list[Rung]:
-    """The base, the recipe as it grew, the proof of the whole recipe, and the ceiling.
+    """Returns the base, the parts of the recipe, the proof of the whole recipe, and the ceiling.
 
-    A part of the recipe that was never raced by itself is combined with the next.
+    A technique without a race of its own is combined with the next technique.
     """
     rungs = [Rung(BASE, tuning.base_step_ms, kind="base")]
     names: list[str] = []
@@ -86,7 +86,7 @@ def rungs_of(tuning: Tuning) -> list[Rung]:
 
 
 def _speed_of(tuning: Tuning, choices: Sequence[object]) -> Speed | None:
-    """The speed from the last race of exactly these techniques, because later races have the most data."""
+    """Returns the speed from the last race of exactly these techniques, because later races have more data."""
     found = [
         verdict.speed
         for verdict in tuning.verdicts
@@ -131,7 +131,7 @@ def _shapes(rung: Rung, scale: float) -> list[Markup]:
 
 
 def _whisker(interval: tuple[float, float] | None, y: float, scale: float) -> list[Markup]:
-    """An interval as a line with ends, clipped at the edge of the picture."""
+    """Returns an interval as a line with ends, clipped at the edge of the picture."""
     if interval is None:
         return []
     low, high = (min(value / scale, 1.0) for value in interval)

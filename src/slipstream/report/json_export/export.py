@@ -1,6 +1,4 @@
-"""The session as a JSON document for other programs: what the terminal shows, and more. Draws no conclusions of its
-own.
-"""
+"""The session as a JSON document for other programs: what the terminal shows, and more."""
 
 from __future__ import annotations
 
@@ -62,7 +60,7 @@ PartT = TypeVar("PartT", bound=msgspec.Struct)
 
 
 def export(session: Session) -> bytes:
-    """UTF-8, indented, ending in a line break."""
+    """Returns the document as indented JSON in UTF-8, with a line break at its end."""
     return msgspec.json.format(msgspec.json.encode(document(session)), indent=2) + b"\n"
 
 
@@ -268,5 +266,5 @@ def _settings(recipe: Recipe) -> dict[str, Setting]:
 
 
 def _part(record: msgspec.Struct, kind: type[PartT], **facts: Any) -> PartT:
-    """The fields that the record has under the same names, and `facts` for the others."""
+    """Returns a struct of `kind`. Fields come from the record's fields of the same names, or from `facts`."""
     return msgspec.convert(msgspec.structs.asdict(record) | facts, kind, from_attributes=True)

@@ -1,4 +1,4 @@
-"""The model's operators of one step: the split into classes, the most expensive modules, the top operators."""
+"""The model's operators of one step on a terminal: their classes, the most expensive modules, the top operators."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from slipstream.report.terminal.layout import MARGIN, folded
 from slipstream.report.text.locations import where
 
 NUM_OPERATORS = 5
-# Ratio of the profiled step to the usual one; the profiler adds less to operators that are long enough for a rate.
+# If the profiled step is longer than the usual step by this factor, its FLOP count is not used for a rate. The profiler
+# alone adds less than this to a step whose operators are long enough for a rate.
 MUCH_LONGER = 1.5
 CLASS_WORDS = {"contraction": "contractions", "normalisation": "normalisations", "elementwise": "element-wise"}
 
 
 def anatomy_lines(anatomy: Anatomy, summary: Summary, cwd: str, ink: ConsoleStyle) -> Iterator[Text]:
-    """The split into classes, remarks, and the top operators."""
+    """Yields the shares of the operator classes, remarks, and the top operators."""
     total_ms = sum(anatomy.classes_ms.values())
     if total_ms <= 0:
         return
@@ -36,10 +37,10 @@ def anatomy_lines(anatomy: Anatomy, summary: Summary, cwd: str, ink: ConsoleStyl
 
 
 def achieved(anatomy: Anatomy, summary: Summary) -> str:
-    """The FLOP of a step and, if it is known, the achieved FLOP/s over the observed steps.
+    """Returns the FLOP of a step and, if it is known, the achieved FLOP/s over the observed steps.
 
-    The profiled step is slowed down by its profiler, so its own time is not used. If it was much longer than the usual
-    one (texts of different lengths), its FLOP count does not apply to the other steps, and there is no rate.
+    The profiler slows the profiled step down, so its time is not used. If the profiled step was much longer than the
+    usual step, as with texts of different lengths, its FLOP count does not apply to other steps, and there is no rate.
     """
     phases = summary.device_phases or summary.phases
     compute_ms = phases.get("forward", 0.0) + phases.get("backward", 0.0)
@@ -55,7 +56,7 @@ def _largest(classes_ms: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def _modules(anatomy: Anatomy) -> Iterator[str]:
-    """The three most expensive modules, by their own work."""
+    """Yields the three most expensive modules, by their own work."""
     total_ms = sum(module.forward_ms + module.backward_ms for module in anatomy.modules)
     dearest = sorted(anatomy.modules, key=lambda module: -(module.forward_ms + module.backward_ms))
     for module in dearest[:3] if total_ms > 0 else []:
@@ -64,7 +65,7 @@ def _modules(anatomy: Anatomy) -> Iterator[str]:
 
 
 def remarks(anatomy: Anatomy, cwd: str) -> Iterator[str]:
-    """Noteworthy facts."""
+    """Yields remarks about padding and about attention that the model computes by hand."""
     if anatomy.padding_share:
         yield f"{in_percent(anatomy.padding_share)} of the tokens are padding"
     if anatomy.attentions:
@@ -74,8 +75,8 @@ def remarks(anatomy: Anatomy, cwd: str) -> Iterator[str]:
 
 
 def _operator_rows(anatomy: Anatomy, ink: ConsoleStyle) -> list[Text]:
-    """Self and total times, as torch's bottleneck tool prints them. The device's columns appear only if it has
-    times.
+    """Returns a row of self and total times for each of the top operators. The column of the device appears only if
+    operators ran on it.
     """
     operators = anatomy.operators[:NUM_OPERATORS]
     on_device = any(operator.total_device_ms > 0 for operator in operators)

@@ -1,6 +1,4 @@
-"""The cache of decoded images, as lines. Uses the result of a survey of the folder and does not read the folder
-itself.
-"""
+"""The cache of decoded images, as lines. The renderer uses a survey of the folder and does not read the folder."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ def _lines(holdings: CacheContents, ink: ConsoleStyle) -> Iterator[Text]:
     room = ink.width - MARGIN - 1
     yield heading("cache", ink.tail(holdings.folder, room), ink)
     if not holdings.num_images and not holdings.num_unfinished:
-        yield heading("holds", "nothing; decode_cache fills it: slipstream techniques decode_cache", ink)
+        yield heading("holds", "nothing; the technique decode_cache fills the cache", ink)
         yield heading("free", f"{in_bytes(holdings.free_bytes)} on that disk", ink)
         return
     yield heading("holds", f"{plural(holdings.num_images, 'decoded image')}, {in_bytes(holdings.num_bytes)}", ink)
@@ -37,7 +35,7 @@ def _lines(holdings: CacheContents, ink: ConsoleStyle) -> Iterator[Text]:
         yield heading("kept", f"{_ages(holdings)} ago", ink)
     if holdings.num_unfinished:
         yield heading(
-            "", f"{plural(holdings.num_unfinished, 'file')} half written by a run that is active or was killed", ink
+            "", f"{plural(holdings.num_unfinished, 'unfinished file')} of a run that is active or was killed", ink
         )
     word = "from"
     for source, share in grouped(holdings.sources)[:_MOST_SOURCES]:
@@ -53,7 +51,7 @@ def _ages(holdings: CacheContents) -> str:
 
 
 def grouped(sources: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Groups folders of one kind, such as one folder per class, under the folder that contains them."""
+    """Groups sibling folders, such as one folder per class, under their parent folder."""
     if len(sources) <= _MOST_SOURCES:
         return sources
     shares: dict[str, float] = {}

@@ -1,4 +1,6 @@
-"""Two sessions side by side, as lines, as one line for a build server, and as JSON. Draws no conclusions of its own."""
+"""The comparison of two sessions: as lines, as one line for a build server, and as JSON. The conclusions come from
+`verify`.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ from slipstream.report.terminal.console import ConsoleStyle, styled
 from slipstream.report.terminal.layout import MARGIN, heading, rows
 
 CAVEAT = (
-    "Measured at different times: the machine alone can cause such a difference. The interval covers only the"
-    " noise inside the two sessions. For a proof run both in turns: slipstream tune."
+    "The two sessions were measured at different times. A change of the machine alone can cause such a difference. The"
+    " interval covers only the noise inside the two sessions. To prove a gain, use slipstream tune, which runs both in"
+    " turns."
 )
 
 
@@ -30,7 +33,7 @@ def to_json(comparison: SessionComparison) -> bytes:
 
 
 def sentence(comparison: SessionComparison) -> str:
-    """How the step changed."""
+    """Says how the step changed."""
     if comparison.ratio is None or comparison.before_ms is None or comparison.after_ms is None:
         return "There is no step to compare."
     steps = f"{in_ms(comparison.before_ms)} before, {in_ms(comparison.after_ms)} after"
@@ -42,13 +45,13 @@ def sentence(comparison: SessionComparison) -> str:
             slower = as_ratio(1 / comparison.ratio)
             return f"The step takes {slower} as long, beyond the noise of both: {steps}{_where(comparison)}."
         case "unsure":
-            return f"It is not known whether the step changed: {_in_words(doubts(comparison))}. Seen were {steps}."
+            return f"It is not known whether the step changed: {_in_words(doubts(comparison))}. The step: {steps}."
         case _:
             return f"No difference beyond the noise: {steps}."
 
 
 def doubts(comparison: SessionComparison) -> Iterator[str]:
-    """Why nothing can be concluded, each as a part of a sentence."""
+    """Yields the reasons why nothing can be concluded, each as a clause."""
     for few in comparison.few:
         if few.num_groups == 0:
             yield f"other programs used the cores during all steps of {few.session}"
@@ -62,7 +65,7 @@ def doubts(comparison: SessionComparison) -> Iterator[str]:
             yield f"the machine was busy during {busy.session}"
         elif busy.when == "more":
             used = f"{busy.load:.2f} of {plural(busy.num_cores, 'core')}"
-            yield f"other programs used {used} more during {busy.session}, which may be the difference"
+            yield f"other programs used {used} more during {busy.session}, which may explain the difference"
         else:
             load = f"a load of {busy.load:.1f} on {plural(busy.num_cores, 'core')}"
             yield f"the machine was busy when {busy.session} began ({load})"
@@ -73,7 +76,7 @@ def _in_words(parts: Iterator[str]) -> str:
 
 
 def _where(comparison: SessionComparison) -> str:
-    """The phase that accounts for most of the change."""
+    """Returns the phase that accounts for most of the change, as the end of a sentence."""
     assert comparison.before_ms is not None and comparison.after_ms is not None
     way = 1 if comparison.after_ms > comparison.before_ms else -1
     told = [one for one in comparison.phases if one.is_beyond_noise and (one.after_ms - one.before_ms) * way > 0]
@@ -81,11 +84,11 @@ def _where(comparison: SessionComparison) -> str:
         return ""
     most = max(told, key=lambda one: (one.after_ms - one.before_ms) * way)
     share = (most.after_ms - most.before_ms) / (comparison.after_ms - comparison.before_ms)
-    return f", {'mostly in ' if share > 0.5 else 'most of all in '}{most.phase}"
+    return f", {'mostly in ' if share > 0.5 else 'most of it in '}{most.phase}"
 
 
 def gate_line(comparison: SessionComparison, least: float, *, has_failed: bool) -> str:
-    """For `--fail-under`: everything that decides, on one line."""
+    """Returns the line for `--fail-under`, with everything that decides whether the check fails."""
     if comparison.ratio is None or comparison.low is None or comparison.high is None:
         return f"FAILED: {' '.join(comparison.notes) or 'there is no step to compare.'}"
     steps = f"{in_ms(comparison.after_ms or 0.0)} a step, baseline {in_ms(comparison.before_ms or 0.0)}"
@@ -94,12 +97,13 @@ def gate_line(comparison: SessionComparison, least: float, *, has_failed: bool) 
     if comparison.outcome == "unsure":
         doubt, seen = _in_words(doubts(comparison)), as_ratio(comparison.ratio)
         return (
-            f"unsure, which is no failure: {doubt}. Seen: {seen} as fast, at least {least:g} wanted: {steps}{machine}"
+            f"unsure, so the check does not fail: {doubt}. Seen: {seen} as fast, at least {least:g} required: "
+            f"{steps}{machine}"
         )
     if has_failed:
         return f"FAILED: {speed}, less than {least:g}: {steps}{machine}"
     doubt = "; below it, but within the noise" if comparison.ratio < least else ""
-    return f"passed: {speed}, at least {least:g} wanted{doubt}: {steps}{machine}"
+    return f"passed: {speed}, at least {least:g} required{doubt}: {steps}{machine}"
 
 
 def _lines(comparison: SessionComparison, ink: ConsoleStyle) -> Iterator[Text]:
@@ -116,7 +120,7 @@ def _lines(comparison: SessionComparison, ink: ConsoleStyle) -> Iterator[Text]:
     yield from _difference_lines(comparison, ink)
     notes = list(comparison.notes)
     if not comparison.is_same_machine:
-        notes.insert(0, "The two were measured on different machines.")
+        notes.insert(0, "The two sessions were measured on different machines.")
     if comparison.ratio is not None:
         notes.append(CAVEAT)
     if notes:

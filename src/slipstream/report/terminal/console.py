@@ -1,7 +1,7 @@
 """What a console can show: its width, its characters, its colours.
 
-All text from the user's script is cleaned here, so that it cannot move the cursor, be read as markup, or fail to
-encode.
+This module cleans all text from the user's script, so that the text cannot move the cursor, be read as markup, or fail
+to encode.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LETTERS = {"input": "I", "transfer": "T", "forward": "F", "backward": "B", "opt
 
 
 class ConsoleStyle:
-    """The abilities of one console, determined once."""
+    """The width, characters and colours of one console, determined once."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -57,7 +57,7 @@ class ConsoleStyle:
         return "█" if self.has_colour else _SHADES.get(phase, "─")
 
     def clean(self, text: str) -> str:
-        """Makes the text printable, on one line, and encodable here."""
+        """Returns the text on one line, with characters that this console can print."""
         return self._encodable(" ".join(text.split()))
 
     def _encodable(self, text: str) -> str:
@@ -68,11 +68,11 @@ class ConsoleStyle:
         return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
 
     def text(self, text: str, style: str = "") -> Text:
-        """slipstream's own words. White space in them is kept."""
+        """Returns slipstream's own words with a style. White space is kept."""
         return styled(self._encodable(text), style)
 
     def clip(self, text: str, width: int) -> str:
-        """Cleans the text, and cuts it to so many cells with a mark at the cut."""
+        """Cleans the text and cuts it to `width` cells, with a mark at the cut."""
         text = self.clean(text)
         if cell_len(text) <= width:
             return text
@@ -82,7 +82,7 @@ class ConsoleStyle:
         return text.rstrip() + mark
 
     def tail(self, text: str, width: int) -> str:
-        """Cleans the text, and cuts it at its front, because the end of a long path identifies it."""
+        """Cleans the text and cuts it at its front, because the end of a long path tells most."""
         text = self.clean(text)
         mark = "…" if self.has_unicode else "..."
         while cell_len(text) > width:
@@ -90,7 +90,7 @@ class ConsoleStyle:
         return text
 
     def fold(self, parts: Iterable[str], width: int) -> list[str]:
-        """Joins parts by dots, with line breaks between parts and never inside one."""
+        """Joins the parts with dots. Lines break only between parts."""
         lines: list[str] = []
         for part in filter(None, map(self.clean, parts)):
             if lines and cell_len(lines[-1]) + cell_len(part) + 3 <= width:
@@ -100,7 +100,7 @@ class ConsoleStyle:
         return lines
 
     def wrap(self, text: str, indent: int, style: str = "") -> list[Text]:
-        """Wraps words at the width, with every line indented."""
+        """Wraps the text at the console's width. Every line is indented."""
         lines = styled(self.clean(text), style).wrap(self.console, max(self.width - indent - 1, 20))
         for line in lines:
             line.rstrip()
@@ -112,5 +112,5 @@ def style_of(phase: str) -> str:
 
 
 def styled(text: str, style: str) -> Text:
-    """Text whose style ends with it. `Text(..., style=...)` would apply its style to everything appended later."""
+    """Returns text whose style does not apply to what is appended later, as that of `Text(..., style=...)` would."""
     return Text.assemble((text, style))

@@ -1,4 +1,4 @@
-"""Findings on a terminal: the first few in full, the rest in a line each."""
+"""Findings on a terminal: the first findings in full, the others on one line each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def finding_lines(findings: Sequence[Finding], cwd: str, ink: ConsoleStyle) -> I
 
 
 def one_line(number: int, finding: Finding, cwd: str, ink: ConsoleStyle) -> Text:
-    """Title and source location. The title is shortened first, because a shortened location is useless."""
+    """Returns title and source location. Only the title is shortened, because a shortened location is useless."""
     place = where(finding.site, cwd)
     line = _number(number, finding, ink)
     room = ink.width - line.cell_len - 2 - (len(place) + 2 if place else 0)
@@ -39,7 +39,7 @@ def _number(number: int, finding: Finding, ink: ConsoleStyle) -> Text:
 
 
 def _title(number: int, finding: Finding, ink: ConsoleStyle) -> Text:
-    """The title, then the cause and its techniques as far as they fit."""
+    """Returns the title, followed by the cause and its techniques if they fit on the line."""
     line = _number(number, finding, ink)
     line += styled(ink.clip(finding.title, max(ink.width - line.cell_len - 1, 20)), "bold")
     for names in (finding.cause, " → " + ", ".join(finding.techniques) if finding.techniques else ""):
@@ -64,7 +64,7 @@ def _details(finding: Finding, cwd: str, ink: ConsoleStyle) -> Iterator[Text]:
 
 
 def _change(change: str, margin: str, ink: ConsoleStyle) -> Iterator[Text]:
-    """The line to write. It is never shortened, so that it can be copied."""
+    """Yields the lines to write. They are never shortened, so that the user can copy them."""
     lead = ink.text("→ ", "green")
     for source in filter(str.strip, change.splitlines()):
         indent = len(source) - len(source.lstrip())

@@ -44,7 +44,7 @@ def _lines(session: Session, fitting: Fitting, ink: ConsoleStyle, is_brief: bool
 
 
 def _table(fitting: Fitting, ink: ConsoleStyle) -> Iterator[Text]:
-    """The columns that are not empty."""
+    """Yields the table, without empty columns."""
     rows = fit_rows(fitting)
     columns = [index for index in range(len(FIT_HEADINGS)) if any(row.cells[index] for row in rows)]
     cells: list[list[layout.Cell]] = [[ink.text(FIT_HEADINGS[column], "dim") for column in columns]]

@@ -1,4 +1,4 @@
-"""The basis of the numbers: the machine, the software, and what could not be observed."""
+"""The end of a report: the machine, the software, and what could not be observed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RUN = {"memory": "run"}
 
 
 def machine_lines(environment: Environment, ink: ConsoleStyle) -> Iterator[Text]:
-    """Two lines: the machine, and torch on it."""
+    """Yields lines about the machine, then lines about torch and the GPUs."""
     yield from folded("machine", hardware(environment), ink)
     yield from folded("", software(environment), ink)
 
@@ -54,7 +54,7 @@ def note_lines(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
 
 
 def notes_of(session: Session) -> list[str]:
-    """The notes without repetitions, and without those that appear elsewhere in the report."""
+    """Returns the notes without repetitions, and without those that appear elsewhere in the report."""
     notes = all_notes(session)
     if session.summary:
         notes += session.summary.ceilings.notes
@@ -62,13 +62,13 @@ def notes_of(session: Session) -> list[str]:
         notes.append(_written(session))
     if session.passed_through:
         caches = ", ".join(session.passed_through)
-        notes.append(f"Caches pass through: what the script writes to {caches} stays.")
+        notes.append(f"Caches are shared with other programs: what the script wrote to {caches} stays.")
     shown = {warning(session), ceilings_reason(session.summary) if session.summary else ""}
     return [note for note in dict.fromkeys(notes) if note not in shown]
 
 
 def _written(session: Session) -> str:
-    """The files that the script wrote, and that they are gone, unless there was no overlay."""
+    """Says which files the script wrote. If there was an overlay, it says that they were discarded."""
     names = ", ".join(relative(path, session.cwd) for path in session.written[:3])
     rest = f" and {len(session.written) - 3} more" if len(session.written) > 3 else ""
     is_gone = session.command in ("check", "tune", "memory") and not session.no_overlay

@@ -1,4 +1,4 @@
-"""Saved sessions as a list, and as JSON. Reads rows of the index and does not open sessions."""
+"""Saved sessions as a list, and as JSON. The renderer uses rows of the index and does not open sessions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slipstream.report.terminal.layout import rows
 
 _HEADINGS = ("session", "when", "command", "script", "commit", "step", "samples/s", "bound", "result")
 _ALIGN = "lllllrrll"
-# Width of the console; on a narrower one these columns are left out.
+# A console narrower than this leaves the column out.
 _NEEDS = {"when": 120, "samples/s": 100, "bound": 100}
 _FEWEST = 12  # width of the script's column
 _MOST_NAMED = 5  # files that are not sessions
@@ -31,7 +31,7 @@ def render_history(entries: Sequence[IndexEntry], console: Console) -> None:
 
 
 def to_json(entries: Sequence[IndexEntry]) -> bytes:
-    """One document with the sessions, newest first."""
+    """Returns one JSON document with the sessions, in the order of `entries`."""
     return msgspec.json.format(msgspec.json.encode({"schema": 1, "sessions": list(entries)}), indent=2)
 
 
@@ -54,7 +54,8 @@ def _lines(entries: Sequence[IndexEntry], ink: ConsoleStyle) -> Iterator[Text]:
 
 
 def _cells(entry: IndexEntry, ink: ConsoleStyle) -> list[str]:
-    """The cells, in the order of the column headings. "~": of a check with too few undisturbed steps for a median."""
+    """Returns the cells, in the order of the column headings. A "~" marks a check with too few undisturbed steps for a
+    median."""
     about = "" if entry.command == "tune" or has_headline(entry) else "~"
     return [
         ink.clean(entry.name),
@@ -70,10 +71,10 @@ def _cells(entry: IndexEntry, ink: ConsoleStyle) -> list[str]:
 
 
 def _moment(created: str) -> str:
-    """The time in the reader's time zone. The session stores it in UTC."""
+    """Returns the time in the reader's time zone. The session stores the time in UTC."""
     try:
         return datetime.fromisoformat(created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError):  # no time, or in a year that the calendar does not have
+    except (ValueError, OverflowError):  # the text is no time, or its year is out of the calendar's range
         return ""
 
 

@@ -1,5 +1,5 @@
-"""Layout of the terminal reports: bars made of characters, their legends, sections with a heading in the margin, and
-rich's tables as lines. Works with widths and shares, and does not know their meaning.
+"""Layout of the terminal reports: bars made of characters, their legends, headings in the margin, and rich's tables as
+lines. This module does not know what the values mean.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from slipstream.report.terminal.console import ConsoleStyle, style_of, styled
 
 
 def stacked(parts: Mapping[str, float], scale: float, width: int, ink: ConsoleStyle) -> Text:
-    """Parts in a row. Cells are rounded at the running sum, so that the whole is never longer than its parts."""
+    """Returns a bar of all parts. Each part ends at the rounded sum of the parts so far, so that rounding errors do not
+    add up."""
     bar = Text()
     total = 0.0
     filled = 0
@@ -28,7 +29,7 @@ def stacked(parts: Mapping[str, float], scale: float, width: int, ink: ConsoleSt
 
 
 def thin(value: float, scale: float, width: int, ink: ConsoleStyle, style: str) -> Text:
-    """One value as a line on the same scale as the bar above it."""
+    """Returns a thin bar for one value, on the same scale as the bar above it."""
     cells = max(_cells(value, scale, width), 1)
     bar = styled(("━" if ink.has_unicode else "-") * cells, style)
     bar.append(" " * (width - cells))
@@ -42,9 +43,7 @@ def _cells(value: float, scale: float, width: int) -> int:
 def legend_lines(
     parts: Mapping[str, float], total: float, say: Callable[[float], str], ink: ConsoleStyle
 ) -> Iterator[Text]:
-    """The legend of the parts that are present: name, value and share of each, with line breaks only between
-    entries.
-    """
+    """Yields the legend: name, value and share of each part that is not empty. Lines break only between entries."""
     line = Text(" " * MARGIN)
     for name, value in parts.items():
         if value <= 0:
@@ -76,7 +75,7 @@ def wrapped(word: str, sentence: str, ink: ConsoleStyle) -> list[Text]:
 
 
 def folded(word: str, parts: Iterable[str], ink: ConsoleStyle) -> Iterator[Text]:
-    """A heading and its parts, on as many lines as they need."""
+    """Yields a heading and its parts, on as many lines as the parts need."""
     for line in ink.fold(parts, ink.width - MARGIN - 1):
         yield heading(word, line, ink)
         word = ""
@@ -86,8 +85,8 @@ Cell = Text | str
 
 
 def rows(cells: Sequence[Sequence[Cell]], align: str, ink: ConsoleStyle, indent: int = 2) -> list[Text]:
-    """A table as lines. `align` has one letter per column: l or r. No cell is cut or wrapped, and no line ends in
-    blanks."""
+    """Returns a table as lines. `align` has one letter per column: l or r. No cell is cut or wrapped, and no line ends
+    in blanks."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for side in align:
         table.add_column(justify="right" if side == "r" else "left", no_wrap=True)

@@ -1,6 +1,6 @@
-"""The status line while a script runs: a pure function of the last progress, the time and the width.
+"""The status line of a check, as a function of the last progress, the time and the width.
 
-It does not draw anything itself, and does not need rich.
+This module returns the line and does not print it. It does not need rich.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ _WORDS = {
     "start": "starting",
     "warmup": "warming up",
     "watch": "watching",
-    "kept": "as if data were free",
-    "drain": "as if compute were free",
+    "kept": "repeating stored batches",
+    "drain": "loading without training",
     "dissect": "profiling one step",
 }
 _BAR_CELLS = 12
 
 
 def live_line(progress: Progress | None, elapsed_s: float, width: int, *, unicode: bool = True) -> str:
-    """The line, at most `width - 1` cells wide, so that no terminal wraps it. Parts that do not fit are left out, last
-    first.
+    """Returns the line. It has at most `width - 1` cells, so that no terminal wraps it. Parts that do not fit are left
+    out, the last part first.
     """
     dot = " · " if unicode else " - "
     if progress is None or progress.num_steps == 0:
@@ -46,7 +46,7 @@ def live_line(progress: Progress | None, elapsed_s: float, width: int, *, unicod
 
 
 class LiveCheck:
-    """Remembers the last progress for the code that draws the line."""
+    """Remembers the last progress for the code that prints the line."""
 
     def __init__(self, *, unicode: bool | None = None) -> None:
         """`unicode`: None uses the encoding of stdout."""

@@ -1,5 +1,7 @@
-"""What `tune` shows while trials race: one line that is redrawn, and one line for each decision that stays. Where the
-output is not a terminal, a dot appears during long silences instead of the redrawn line."""
+"""What `tune` shows while trials race: one line that is redrawn, and one line that stays for each decision.
+
+Where the output is not a terminal, no line is redrawn. A dot appears when nothing was printed for two seconds.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +32,21 @@ _PLAIN = str.maketrans({"·": "-", "–": "-", "…": "...", "→": ">"})
 
 
 class LiveTuneState(msgspec.Struct):
-    """What tune has told so far."""
+    """What the tuning has reported so far."""
 
     racing: list[str] = []
     entering: str = ""
     round: int = 0
-    decided: dict[str, int] = {}  # Decision to how many
+    decided: dict[str, int] = {}  # how many techniques got each decision
     seconds_left: float | None = None
     budget_s: float = 0.0
     best: str = ""
-    foreign_cores: float = 0.0  # used by other programs, while no trial runs because of them
+    foreign_cores: float = 0.0  # the cores that other programs use while the tuning waits for them, else 0
 
 
 def tune_line(state: LiveTuneState, elapsed_s: float, width: int, *, unicode: bool = True) -> str:
-    """At most `width - 1` cells. Parts that do not fit are left out, the last one first."""
+    """Returns the redrawn line, with at most `width - 1` cells. Parts that do not fit are left out, the last part
+    first."""
     dot = " · " if unicode else " - "
     frames = _SPINNER[unicode]
     parts = ["", f"{in_seconds(elapsed_s)} so far"]
@@ -64,13 +67,13 @@ def tune_line(state: LiveTuneState, elapsed_s: float, width: int, *, unicode: bo
 
 
 def _bar(share: float, unicode: bool) -> str:
-    """How much of the budget is used."""
+    """Returns a bar that shows how much of the budget is used."""
     full = min(max(round(share * _BAR_WIDTH), 0), _BAR_WIDTH)
     return ("█" * full + "░" * (_BAR_WIDTH - full)) if unicode else ("#" * full + "." * (_BAR_WIDTH - full))
 
 
 def _activity(state: LiveTuneState, room: int) -> str:
-    """At most `room` characters. Of several names as many as fit are shown, each of them whole."""
+    """Returns what the tuning does now, in at most `room` characters. Names that do not fit are counted."""
     if state.foreign_cores:
         return f"another program uses {state.foreign_cores:.1f} cores: waiting"[:room]
     if not state.entering and not state.racing:
@@ -87,7 +90,7 @@ def _activity(state: LiveTuneState, room: int) -> str:
 
 
 def verdict_line(verdict: Verdict, width: int = 0, *, unicode: bool = True) -> str:
-    """The line that stays for a decision. It is cut to the terminal's width; the report has all of it."""
+    """Returns the line that stays for a decision, cut to the terminal's width. The report has the whole line."""
     decision = WORDS.get(verdict.decision, verdict.decision)
     fast = relative(verdict.speed) if verdict.own_ratio is None else f"~{as_ratio(verdict.own_ratio)}"
     measured = " ".join(filter(None, (fast, numerics_word(verdict.numerics))))
@@ -100,8 +103,8 @@ def verdict_line(verdict: Verdict, width: int = 0, *, unicode: bool = True) -> s
 
 
 def _name(verdict: Verdict) -> str:
-    """For a combination its last technique; the table shows all of them. A race without one technique of the recipe
-    decides what it adds to the others."""
+    """Returns the name of what was raced. For a combination it is the last technique; the table shows all of them. A
+    race that leaves a technique out shows what the technique adds in the recipe."""
     match verdict.kind:
         case "cumulative":
             return f"+ {verdict.choice}"
@@ -118,7 +121,7 @@ def _name(verdict: Verdict) -> str:
 
 
 def _encodable(text: str, unicode: bool) -> str:
-    """The text without control characters: a reason may contain what the script printed."""
+    """Returns the text without control characters, because a reason may contain what the script printed."""
     text = "".join(char if char.isprintable() else "?" for char in text)
     return text if unicode else text.translate(_PLAIN).encode("ascii", "replace").decode()
 
@@ -193,7 +196,7 @@ class LiveTune:
 
     @property
     def summary(self) -> str:
-        """For the message after Ctrl-C: "3 kept, 5 rejected". "" before the first verdict."""
+        """The decisions so far, for the message after Ctrl-C: "3 kept, 5 rejected". "" before the first verdict."""
         return ", ".join(f"{number} {WORDS.get(name, name)}" for name, number in self._counts.items())
 
     def draw(self) -> None:
@@ -219,7 +222,7 @@ class LiveTune:
         self._write(f"{before}{line}\n")
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # nobody reads the output any more; the races continue
+        with contextlib.suppress(OSError, ValueError):  # the output is closed; the races continue
             self._stream.write(text)
             self._stream.flush()
 
@@ -228,7 +231,7 @@ class LiveTune:
             self.draw()
 
     def start(self) -> None:
-        """Starts the thread that redraws. Call it after the check's own line has ended."""
+        """Starts the thread that redraws the line. Call this method after the check's own line has ended."""
         self._start_s = self._spoke_s = self._clock()
         if self._thread is not None and not self._thread.is_alive():
             self._thread.start()

@@ -1,6 +1,7 @@
-"""The memory of a step on a terminal, as a function of the session.
+"""The memory of a step on a terminal.
 
-It shows what fills the peak, when, what owns it, what each remedy would free, and what other batches would need.
+The report shows what fills the peak, when the peak is reached, which modules and lines own the memory, what each remedy
+would free, and what other batch sizes would need.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _peak(footprint: Footprint, ink: ConsoleStyle) -> Iterator[Text]:
 
 
 def _course(footprint: Footprint, ink: ConsoleStyle) -> Iterator[Text]:
-    """The live bytes over the step, coloured by phase, and the peak of each phase."""
+    """Yields the live bytes over the step, coloured by phase, and the peak of each phase."""
     line = Text()
     levels = _LEVELS if ink.has_unicode else _PLAIN_LEVELS
     for moment in _spread(footprint, _cells(ink)):
@@ -88,7 +89,7 @@ def _course(footprint: Footprint, ink: ConsoleStyle) -> Iterator[Text]:
 
 
 def _spread(footprint: Footprint, cells: int) -> Iterator[Moment]:
-    """The highest value of each cell. A cell without an allocation repeats the one before."""
+    """Yields the highest moment of each cell. A cell without an allocation repeats the last moment before it."""
     last = Moment(0.0, "other", [0])
     moments = list(footprint.moments)
     for cell in range(cells):
@@ -150,7 +151,7 @@ def _allocator(footprint: Footprint, ink: ConsoleStyle) -> Iterator[Text]:
 
 
 def _table(word: str, rows: list[list[str]], align: str, ink: ConsoleStyle) -> Iterator[Text]:
-    """The last column gets the width that the others leave."""
+    """Yields a table. The last column gets the width that the other columns leave."""
     used = sum(max((cell_len(row[index]) for row in rows), default=0) + 2 for index in range(len(align) - 1))
     room = max(12, ink.width - MARGIN - used - 1)
     cells: list[list[layout.Cell]] = [[*row[:-1], styled(ink.clip(row[-1], room), "dim")] for row in rows]

@@ -1,6 +1,4 @@
-"""The report on a terminal, as a function of the session. Uses colour and Unicode if the console has them, else plain
-ASCII.
-"""
+"""The report of a session on a terminal, in colour and Unicode if the console has them, else in plain ASCII."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from slipstream.report.text.memory import MEMORY, summarise
 
 
 def render_session(session: Session, console: Console) -> None:
-    """The whole report. For a session without steps: its sentence, the machine and the notes."""
+    """Prints the whole report. For a session without steps, that is a sentence, the machine and the notes."""
     if session.fitting is not None:
         render_fitting(session, session.fitting, console)
         return
@@ -45,14 +43,15 @@ def render_session(session: Session, console: Console) -> None:
 
 
 def render_to_text(session: Session) -> str:
-    """The whole report as plain text, for `print` in a notebook or a program."""
+    """Returns the whole report as plain text, for `print` in a notebook or a program."""
     text = StringIO()
     render_session(session, Console(file=text, width=100, no_color=True))
     return text.getvalue()
 
 
 def render_brief(session: Session, console: Console) -> None:
-    """For `--quiet`: the verdict and a line for each finding; for a tuning, the sentence and the table."""
+    """Prints the report for `--quiet`: the verdict and a line for each finding, or for a tuning the sentence and the
+    table."""
     ink = ConsoleStyle(console)
     if session.fitting is not None:
         render_fitting(session, session.fitting, console, is_brief=True)

@@ -89,7 +89,7 @@ def to_json(test: SpeedTest) -> bytes:
 
 
 def remarks(test: SpeedTest) -> list[str]:
-    """What looks wrong, without repetitions."""
+    """Returns sentences about what looks wrong, without repetitions."""
     found = [*general_remarks(test), *(one.remark for one in judge_machine(test) if one.remark)]
     return list(dict.fromkeys(found))
 
@@ -105,7 +105,7 @@ def value_of(reading: Reading) -> str:
 
 
 def usual_of(one: Judgement) -> str:
-    """The usual range without the unit, which the table shows next to it."""
+    """Returns the usual range without its unit, because the table shows the unit beside it."""
     unit = one.reading.unit
     match one.low, one.high:
         case None, None:

@@ -1,4 +1,4 @@
-"""Where input and other time goes: a table of stages, with the user's hottest line in each."""
+"""The input phase and the phase `other` on a terminal: a table of stages, with the user's hottest line of each."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from slipstream.report.text.stages import StageTable, input_stages, main_stages
 NUM_STAGES = 4
 # A phase with a smaller share of the step gets no table of its own.
 WORTH_A_TABLE = 0.1
-_WORTH_A_ROW = 0.015  # of its phase
+_WORTH_A_ROW = 0.015  # the smallest share of its phase with which a stage gets a row
 
 
 def stage_lines(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterator[Text]:
-    """Input and other time by stage and line. Each is shown only if it is a relevant part of the step."""
+    """Yields a table for the input phase and one for the phase `other`, if the phase is a relevant part of the step."""
     for phase, found in (("input", input_stages(session)), ("other", main_stages(session, "other"))):
         if found is None or not matters(found, summary):
             continue
@@ -37,11 +37,11 @@ def matters(found: StageTable, summary: Summary) -> bool:
 
 
 def basis(found: StageTable, wait_ms: float) -> str:
-    """What the times in a table of stages refer to."""
+    """Says what the times in a table of stages refer to."""
     if not found.num_workers:
         which = "a step on average" if found.is_average else "a step"
         samples = plural(found.num_samples, "sample")
-        return f"{in_ms(found.total_ms)} {which} in the main process, by {samples} of its stack"
+        return f"{in_ms(found.total_ms)} {which} in the main process, from {samples} of its stack"
     workers = plural(found.num_workers, "worker")
     return f"{in_ms(found.total_ms)} of work a step for {workers}; the step waits {in_ms(wait_ms)}"
 
@@ -69,7 +69,7 @@ def _stage_rows(found: StageTable, session: Session, summary: Summary, ink: Cons
 
 
 def first_batch_ms(found: StageTable, session: Session, summary: Summary) -> float:
-    """The extra time of an epoch's first batch; 0 if it is too small to report."""
+    """Returns the extra time of an epoch's first batch, or 0 if it is too small to report."""
     wait_ms = epoch_wait_ms(session, summary.phases.get("input", 0.0)) if found.phase == "input" else 0.0
     return wait_ms if wait_ms > summary.step_ms else 0.0
 
@@ -78,4 +78,4 @@ def why_first(session: Session) -> str:
     loader = training_loader(session)
     if loader is None or not loader.num_workers:
         return ""
-    return ": the workers have none ready yet" if loader.persistent_workers else ": workers start"
+    return ": the workers have no batch ready yet" if loader.persistent_workers else ": the workers start"

@@ -1,4 +1,4 @@
-"""The step drawn to scale: its phases, the device's phases, the ceilings below them, and the rate that they give."""
+"""The step on a terminal: its phases, the device's phases and the ceilings as bars of one scale, and the rate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VALUE_CELLS = 48  # "  6.3 ms  if compute were free ◀ if nothing waited"
 
 
 def step_lines(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterator[Text]:
-    """The picture of the step. All bars have the same scale."""
+    """Yields the bars, all with the same scale, and their legends."""
     cells = max(min(ink.width, 110) - MARGIN - _VALUE_CELLS - 2, 12)
     known = [ms for _, ms, _ in known_ceilings(summary.ceilings)]
     device = summary.device_phases or {}

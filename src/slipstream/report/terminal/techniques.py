@@ -1,7 +1,4 @@
-"""Techniques as they describe themselves: the list, one card in full, and the pages of docs/.
-
-This module reads cards and docstrings, and contains no technique's name.
-"""
+"""Techniques, from their cards and docstrings: the list, one card in full, and the pages of docs/."""
 
 from __future__ import annotations
 
@@ -27,20 +24,20 @@ CLASSES: Final = {
     "different": "another training",
 }
 _UNASKED: Final = {
-    "speed": "no finding of check; tried because it may help",
-    "memory": "memory that runs out",
-    "fit": "memory that runs out, or a device that is not busy",
+    "speed": "no finding of check; tune tries it because it may help",
+    "memory": "too little memory",
+    "fit": "too little memory, or a device that is not busy",
 }
 _RACED: Final = {
     "speed": "",
-    "memory": "only if it is named with --only, or where the batch does not fit in --memory-limit: it costs time",
+    "memory": "only if it is named with --only, or if the batch does not fit in --memory-limit, because it costs time",
     "fit": "never; tune --fit compares samples per second",
 }
 _MEMORY: Final = {"same": "as before", "less": "less than before", "more": "more than before"}
 
 
 def ordered(known: Mapping[str, Technique]) -> Iterator[tuple[str, Technique]]:
-    """Ordered by the part of the training that they change, with the strictest numerics first."""
+    """Returns the techniques, ordered by the seam that they act on and then by numerics class, the strictest first."""
     seams = ("loader", "transfer", "module", "backward", "optimizer", "process")
     return iter(
         sorted(
@@ -51,7 +48,7 @@ def ordered(known: Mapping[str, Technique]) -> Iterator[tuple[str, Technique]]:
 
 
 def opening(technique: Technique) -> str:
-    """The first sentences of its docstring, which say what it changes."""
+    """Returns the first paragraph of the technique's docstring. The paragraph says what the technique changes."""
     return " ".join(paragraphs(technique)[0].split())
 
 
@@ -60,7 +57,7 @@ def paragraphs(technique: Technique) -> list[str]:
 
 
 def facts(card: Card) -> list[tuple[str, str]]:
-    """The card as names and values."""
+    """Returns the card as names and values."""
     rows = [
         ("numerics", f"{card.numerics}: {CLASSES[card.numerics]}"),
         ("answers", ", ".join(card.causes) or _UNASKED[card.purpose]),
@@ -68,7 +65,7 @@ def facts(card: Card) -> list[tuple[str, str]]:
         ("acts on", card.seam),
     ]
     rows += [("needs", ", ".join(card.needs))] if card.needs else []
-    rows += [("excludes", f"others that claim {', '.join(card.claims)}")] if card.claims else []
+    rows += [("excludes", f"other techniques that claim {', '.join(card.claims)}")] if card.claims else []
     rows += [("kept", "only if it is named with --only")] if card.is_opt_in and card.purpose != "fit" else []
     rows += [("kept", "only by --fit --allow different")] if card.purpose == "fit" else []
     rows += [("raced", _RACED[card.purpose])] if _RACED[card.purpose] else []
@@ -89,7 +86,10 @@ def render_catalogue(known: Mapping[str, Technique], console: Console) -> None:
         cells.append([styled(ident, "bold"), ink.text(card.numerics), what])
     _print(layout.rows(cells, "lll", ink, indent=1), console)
     console.print()
-    _print(ink.wrap("slipstream techniques ID shows one in full; slipstream tune tries those that apply.", 1), console)
+    _print(
+        ink.wrap("slipstream techniques ID shows one technique in full. slipstream tune tries those that apply.", 1),
+        console,
+    )
 
 
 def render_card(ident: str, technique: Technique, console: Console) -> None:
@@ -119,7 +119,7 @@ def techniques_table(known: Mapping[str, Technique]) -> str:
 
 
 def technique_page(ident: str, technique: Technique) -> str:
-    """The whole text of docs/techniques/<id>.md."""
+    """Returns the whole text of docs/techniques/<id>.md."""
     lines = [f"# {ident}", "", f"**{technique.CARD.title}**", ""]
     for paragraph in paragraphs(technique):
         lines += [paragraph, ""]

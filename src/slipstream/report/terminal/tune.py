@@ -1,5 +1,7 @@
-"""A tuning on a terminal: the headline, the table and the reasons. On a narrow terminal the table drops columns before
-it cuts names."""
+"""A tuning on a terminal: the headline, the table and the reasons.
+
+On a narrow terminal the table first drops columns, and then cuts names.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ from slipstream.report.text.tune import (
 )
 
 _ALIGN = "lrrrrrlll"
-_DROPPED_FIRST = ("batch", "memory", "samples/s", "numerics")  # columns, in this order, until the names fit
-_GAP = 2  # cells between two columns, as layout.rows has them
+_DROPPED_FIRST = ("batch", "memory", "samples/s", "numerics")  # the columns that are dropped until the names fit
+_GAP = 2  # cells between two columns; layout.rows has the same padding
 _STYLES = {"kept": "green", "rejected": "dim", "unsure": "yellow", "failed": "red"}
 _MOST_APART = 4
 
@@ -50,7 +52,7 @@ def table_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
 
 
 def _columns(rows: list[Row], ink: ConsoleStyle) -> list[int]:
-    """Columns that are not empty, as many as fit beside the longest name."""
+    """Returns the columns that are not empty, without those that are dropped so that the longest name fits."""
     columns = [index for index in range(len(HEADINGS)) if any(row.cells[index] for row in rows)]
     for name in _DROPPED_FIRST:
         if _room_for_names(rows, columns, ink) >= _width(rows, 0):
@@ -86,9 +88,8 @@ def _cell(row: Row, column: int, name_width: int, ink: ConsoleStyle) -> Text:
 
 
 def reason_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
-    """The proof, one line for each kept technique with its worth, one for what can be written, one for each technique
-    that was raced and not kept with the reason, one for all that were not raced, and a few for those that do not
-    apply."""
+    """Yields the proof, what each kept technique adds, what `patch` can write, what kept techniques cost, why others
+    were not kept, what was not raced, and why some techniques do not apply."""
     yield from _listed("proof", worths(tuning), ink)
     yield from _listed("patch", writable(tuning), ink)
     yield from _listed("costs", costs(tuning), ink)

@@ -1,7 +1,7 @@
-"""The texts of a check: the headline, and sentences about what was run, how it ended, what limits the step, and how
-long the training will take.
+"""The texts of a check: the headline, and sentences about what was run, how the run ended, what limits the step, and
+how long the training will take.
 
-This module puts the conclusions of `diagnose` into words and draws none itself.
+This module words the conclusions of `diagnose` and draws no conclusions itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slipstream.report.text.tune import raced, whole_training
 
 
 def basis(session: Session) -> str:
-    """ "48 steps watched · stopped after 31 s"."""
+    """Returns what the report is based on: "48 steps watched · stopped after 31 s"."""
     if session.tuning is not None:
         return raced(session)
     parts = observed(session) if session.command == MEMORY else [watched(session)]
@@ -37,7 +37,8 @@ def basis(session: Session) -> str:
 
 
 def headline_lines(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
-    """The script on the left and the basis of the report on the right, or on two lines if they do not fit."""
+    """Yields the script and the basis of the report, on one line if both fit, else on two. A third line holds the
+    exception that the script raised."""
     right = ink.clean(basis(session))
     left = styled(f" slipstream {ink.clean(session.command)}  ", "dim")
     left += styled(ink.clip(script_of(session), max(ink.width - left.cell_len - 1, 20)), "bold")
@@ -52,7 +53,7 @@ def headline_lines(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
 
 
 _LONGEST = 200  # characters of a script's exception
-NOTHING_TO_GAIN = "Nothing to gain that this run could see."
+NOTHING_TO_GAIN = "This run found nothing to gain."
 
 
 def script_of(session: Session) -> str:
@@ -60,11 +61,10 @@ def script_of(session: Session) -> str:
 
 
 def watched(session: Session) -> str:
-    """ "48 steps watched", with the number of steps that the summary rests on; "39 of 48 steps counted" if others were
-    disturbed.
+    """Returns the number of steps that the summary is based on: "48 steps watched", or "39 of 48 steps counted" if the
+    others were disturbed.
 
-    Calls of a model that nothing is trained with are not called steps of a training, above all if the script has made
-    an optimizer and would have trained later.
+    If the model was called but nothing was trained, its calls are named "forward pass" or "inference step".
     """
     summary = session.summary
     num_steps = summary.num_steps if summary else len(session.steps)
@@ -77,7 +77,7 @@ def watched(session: Session) -> str:
 
 
 def ending(session: Session) -> str:
-    """How the trial ended, as the end of a sentence."""
+    """Returns how the trial ended, as the end of a sentence."""
     took = in_seconds(session.ending.seconds)
     code = session.ending.exit_code
     match session.ending.reason:
@@ -96,41 +96,43 @@ def ending(session: Session) -> str:
 
 
 def complaint(session: Session) -> str:
-    """What the script raised, if that says more than its exit code."""
+    """Returns what the script raised, if that says more than its exit code."""
     message = session.ending.message if session.ending.reason == "raised" else ""
     return "" if message == f"SystemExit: {session.ending.exit_code}" else message
 
 
 def verdict(session: Session) -> str:
-    """One sentence, at most two. A session without steps has its own."""
+    """Returns one to three sentences about what limits the step. A session without steps has a sentence of its own."""
     if session.summary is None or session.summary.num_steps == 0:
         return _without_steps(session)
     if not has_headline(session.summary):
         return _not_known(session, session.summary)
     sentence = _bound(session.summary, num_workers(session))
     if session.makes_optimizer and not has_trained(session):
-        sentence = f"No training step was seen, only calls of the model before the first. {sentence}"
+        sentence = f"No training step was seen, only calls of the model before the first step. {sentence}"
     acting = rollouts(session)
     if acting is not None and acting.share >= LEAST_SHARE:
-        sentence += f" {in_percent(acting.share)} of the time are rollouts, in which nothing is trained."
+        sentence += f" Rollouts, in which nothing is trained, take {in_percent(acting.share)} of the time."
     return sentence if session.findings else f"{sentence} {_without_findings(session, session.summary)}"
 
 
 def _not_known(session: Session, summary: Summary) -> str:
-    """Too few steps count for a median, and so for a sentence about the step."""
+    """Returns the sentence for a session with too few steps for a median."""
     figure, basis = step_figure(summary)
     if summary.num_undisturbed == 0:
         during = f"all {plural(summary.num_steps, 'step')} ({figure})"
         used = plural(round(summary.foreign_cores, 1), "core")
-        return f"Other programs used {used} during {during}: how long a step takes and what limits it is not known."
+        return f"Other programs used {used} during {during}. How long a step takes and what limits it is not known."
     longer = " --seconds gives it more time." if session.ending.reason == "stopped" else ""
     seen = f"Only {basis} {'was' if summary.num_steps == 1 else 'were'} seen ({figure})"
     return f"{seen}: too few to say how long a step takes and what limits it.{longer}"
 
 
 def _without_findings(session: Session, summary: Summary) -> str:
-    """A step that consists mostly of the script's own lines may have a lot to gain, from a cause that slipstream does
-    not know. The average step counts too, because a few long steps may take most of the time.
+    """Returns the sentence for a session without findings.
+
+    If the script's own lines take most of the step, the sentence names the slowest line, because its cause may be one
+    that slipstream does not know. The average step counts too: a few long steps may take most of the time.
     """
     step = sampled_step(session, summary.step_ms, summary.phases)
     is_own = summary.bound == "other" or (step.is_average and step.other_ms > 0.5 * step.step_ms)
@@ -139,9 +141,9 @@ def _without_findings(session: Session, summary: Summary) -> str:
 
 
 def warning(session: Session) -> str:
-    """A warning that matters more than everything else, if there is one: a GPU that is not used.
+    """Returns the warning that a GPU is not used, or "".
 
-    What the trial found takes precedence, because it includes the cause.
+    A finding of the trial takes precedence, because it includes the cause.
     """
     if session.idle_gpu is not None:
         return idle_gpu_sentence(session, session.idle_gpu)
@@ -152,7 +154,8 @@ def warning(session: Session) -> str:
 
 
 def training_time(session: Session) -> str:
-    """ "90 epochs: 14 h at this rate; 9 h if input were free", if the length is known."""
+    """Returns how long the training takes: "90 epochs: 14 h at this rate; 9 h if input were free". Returns "" if the
+    length is not known."""
     summary = session.summary
     if summary is None or summary.seconds_left is None or not has_headline(summary):
         return ""
@@ -163,13 +166,13 @@ def training_time(session: Session) -> str:
 
 
 def evaluation(session: Session) -> str:
-    """ "18% of the epoch is validation", with what was observed of it."""
+    """Returns the share of validation and what was observed of it: "18% of the epoch is validation (...)"."""
     summary = session.summary
     if not session.evaluations:
         return summary.evaluation_note if summary else ""
     seen = _evaluations(session)
     if collects_experience(session):
-        return f"none seen: between updates the model acts on fewer samples than it learns from ({seen})"
+        return f"none seen; between updates the model acts, on fewer samples than it learns from ({seen})"
     if summary and summary.evaluation_note:
         return f"{summary.evaluation_note.rstrip('.')} ({seen})"
     if summary and summary.evaluation_share is not None:
@@ -178,8 +181,8 @@ def evaluation(session: Session) -> str:
 
 
 def _evaluations(session: Session) -> str:
-    """Evaluations before the first step (a trainer's sanity check, the trace of a graph) are mentioned but not
-    counted.
+    """Returns the number and length of the evaluations. Those before the first step, such as a trainer's sanity check,
+    are mentioned but not counted.
     """
     during = [one for one in session.evaluations if one.after_step >= 0]
     seen = during or session.evaluations
@@ -201,7 +204,7 @@ def _bound(summary: Summary, workers: int) -> str:
         case "compute":
             return f"{_compute(summary)}: {step}{free}."
         case "cores":
-            least = f", {in_ms(ceilings.shared_ms)} at the least on these cores" if ceilings.shared_ms else ""
+            least = f", at least {in_ms(ceilings.shared_ms)} on these cores" if ceilings.shared_ms else ""
             return f"The loader and the model compete for the same cores: {step}{least}."
         case "other":
             return (
@@ -220,21 +223,21 @@ def _compute(summary: Summary) -> str:
         sentence = f"The {name} takes {in_percent(busy)} of the step, more than anything else"
     else:
         sentence = f"The {name} takes most of the step" if waits else f"The {name} limits the speed"
-    return f"{sentence}, and it waits for data {_share(summary, 'input')} of the time" if waits else sentence
+    return f"{sentence}, and the step waits for data {_share(summary, 'input')} of the time" if waits else sentence
 
 
 def _if_data_were_free(summary: Summary, workers: int) -> str:
-    """The compute ceiling in words.
+    """Returns the compute ceiling in words.
 
-    It was measured at another time than the wait. If the two contradict each other, the sentence says so instead of
-    giving a number.
+    The ceiling was measured at another time than the wait for data. If the two contradict each other, the text says so
+    and gives no number.
     """
     compute_ms, step_ms = summary.ceilings.compute_ms, summary.step_ms
     waits = summary.phases.get("input", 0.0) >= 0.1 * step_ms
     if compute_ms is None:
         return ""
     if compute_ms > 0.97 * step_ms:
-        return "; with free data it was no faster: too noisy to tell" if waits else ", and free data would not help"
+        return "; too noisy to say how much free data would help" if waits else ", and free data would not help"
     if not waits and workers == 0:
         return ", and free data would hardly help"
     return f", {in_ms(compute_ms)} if data were free"
@@ -265,6 +268,6 @@ def _without_steps(session: Session) -> str:
 
 
 def _in_short(message: str) -> str:
-    """Shortens the message, because Python has already printed all of it."""
+    """Shortens the message, because Python has already printed the whole message."""
     first = message.strip().split("\n", 1)[0]
     return first if first == message.strip() and len(first) <= _LONGEST else f"{first[:_LONGEST].rstrip()} …"

@@ -1,5 +1,7 @@
-"""The result of a fit in words, for every renderer: an attempt in the live view, the sentence at the top, the rows of
-the table, and the question that another batch size raises.
+"""The result of a fit in words, for every renderer.
+
+The texts are an attempt in the live view, the sentence at the top, the rows of the table, and the question about the
+learning rate.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ _OUTCOMES: Final = {"ran": "ran", "ran_out": "ran out", "ended": "ended early", 
 
 
 def say_trial(attempt: FitAttempt, limit_bytes: int) -> str:
-    """One line that stays on the screen."""
+    """Returns the line about one attempt that stays on the screen."""
     what = f"batch {attempt.batch_size}" if attempt.batch_size else "the batch"
     what += f" with {attempt.recipe}" if attempt.recipe.choices else ""
     where = f"within {in_binary(limit_bytes)}" if attempt.is_held else "without a limit"
@@ -33,7 +35,7 @@ def say_trial(attempt: FitAttempt, limit_bytes: int) -> str:
 
 
 def sentence(fitting: Fitting) -> str:
-    """Whether the batch fits, what makes it fit, and which other batches do."""
+    """Says whether the script's batch fits, what makes it fit, and which other batches fit."""
     limit = in_binary(fitting.limit_bytes)
     own = f"The script's batch of {fitting.own_batch}" if fitting.own_batch else "The script's batch"
     parts = [f"{own} fits in {limit}." if fitting.own_fits else _remedies(fitting, own, limit)]
@@ -44,7 +46,8 @@ def sentence(fitting: Fitting) -> str:
 
 
 def _remedies(fitting: Fitting, own: str, limit: str) -> str:
-    """ "this batch does not fit in 6 GiB; checkpointing=half fits at 1.18x step time, ...: kept checkpointing=half"."""
+    """Returns what makes the batch fit: "The script's batch of 32 does not fit in 6 GiB; checkpointing=half fits at
+    1.18x step time. Kept: checkpointing=half."."""
     ran = [
         attempt
         for attempt in unique(fitting)
@@ -56,11 +59,11 @@ def _remedies(fitting: Fitting, own: str, limit: str) -> str:
         return f"{own} does not fit in {limit}, and nothing that was tried makes it fit{_least(fitting)}."
     ran.sort(key=_cost)
     costs = [f"{attempt.recipe}{_price(attempt, 'fits' if not number else '')}" for number, attempt in enumerate(ran)]
-    return f"{own} does not fit in {limit}; {', '.join(costs)}: kept {fitting.recipe}."
+    return f"{own} does not fit in {limit}; {', '.join(costs)}. Kept: {fitting.recipe}."
 
 
 def _least(fitting: Fitting) -> str:
-    """Among the attempts without the limit, the one that needs the least memory; without one, what else to try."""
+    """Returns the technique that needs the least memory. Without such a measurement, returns what else to try."""
     ran = [one for one in fitting.attempts if one.recipe.choices and one.outcome == "ran" and one.peak_bytes]
     best = min(ran, key=lambda attempt: attempt.peak_bytes or 0, default=None)
     if best is None or best.peak_bytes is None:
@@ -68,8 +71,8 @@ def _least(fitting: Fitting) -> str:
             (one for one in fitting.attempts if not one.recipe.choices and not one.is_held and one.peak_bytes), None
         )
         needs = f": unchanged it needs {in_binary(bare.peak_bytes)}" if bare is not None and bare.peak_bytes else ""
-        return f"{needs}; --fit finds the largest batch that does"
-    return f": {best.recipe} needs the least of them, {in_binary(best.peak_bytes)}"
+        return f"{needs}; --fit finds the largest batch that fits"
+    return f": {best.recipe} needs the least memory, {in_binary(best.peak_bytes)}"
 
 
 def _price(attempt: FitAttempt, fits: str) -> str:
@@ -86,7 +89,7 @@ def _fastest(fitting: Fitting) -> str:
     if fitting.fastest is None:
         return ""
     if fitting.fastest == fitting.own_batch:
-        return f"; none is faster than {fitting.own_batch}, which the script has"
+        return f"; no other batch is faster than the script's own, {fitting.own_batch}"
     attempt = next((one for one in unique(fitting) if one.batch_size == fitting.fastest and one.rate is not None), None)
     if attempt is None or attempt.rate is None:
         return f", the fastest is {fitting.fastest}"
@@ -95,7 +98,8 @@ def _fastest(fitting: Fitting) -> str:
 
 
 def unique(fitting: Fitting) -> list[FitAttempt]:
-    """The last result of each attempt. A batch that ran out of memory stays so; a later timing has more information."""
+    """Returns the last result of each attempt. A result "ran out of memory" is not replaced by a later one. A result
+    without a timing does not replace one with a timing."""
     found: dict[tuple[int, str, bool], FitAttempt] = {}
     for attempt in fitting.attempts:
         key = (attempt.batch_size, str(attempt.recipe), attempt.is_held)
@@ -109,12 +113,13 @@ class FitRow(msgspec.Struct, frozen=True):
     """One attempt, with its cells in the order of FIT_HEADINGS."""
 
     cells: tuple[str, ...]
-    has_run_out: bool  # of memory, within the limit
-    is_chosen: bool  # the largest batch, the fastest, or the recipe that was kept
+    has_run_out: bool  # whether the memory limit was reached
+    is_chosen: bool  # whether it is the largest batch, the fastest batch or the kept recipe
 
 
 def fit_rows(fitting: Fitting) -> list[FitRow]:
-    """The unchanged script, then batches by size, then its own batch with techniques that save memory."""
+    """Returns the rows: attempts without the limit, then batches by size, then the script's own batch with techniques
+    that save memory."""
     rows = sorted(unique(fitting), key=lambda one: (one.is_held, bool(one.recipe.choices), one.batch_size))
     return [_row(attempt, fitting) for attempt in rows]
 
@@ -141,15 +146,15 @@ def _is(attempt: FitAttempt, size: int | None) -> bool:
 
 
 def remarks(fitting: Fitting) -> Iterator[str]:
-    """What the limit includes, what was kept, and what only the user can decide."""
+    """Yields what the limit includes, what was kept, and what only the user can decide."""
     yield meaning(fitting)
     other = fitting.fastest if fitting.fastest not in (None, fitting.own_batch) else fitting.largest
     if other is not None and other != fitting.own_batch:
         yield learning_rate_question(fitting.own_batch, other)
         if not any(choice.setting == other for choice in fitting.recipe.choices):
             yield (
-                "No batch size was kept. Set it in the script, or use --fit --allow different, which writes"
-                " the fastest into the recipe."
+                "No batch size was kept. Set the batch size in the script, or use --fit --allow different, which"
+                " writes the fastest one into the recipe."
             )
     yield from fitting.notes
 
@@ -158,18 +163,22 @@ def meaning(fitting: Fitting) -> str:
     source = f"{in_binary(fitting.limit_bytes)} ({fitting.limit_source})"
     if fitting.device.startswith("cpu"):
         return (
-            f"The limit, {source}, applies to the whole training process, as the system counts it: private writable"
-            " memory (RLIMIT_DATA), Python and libraries included, loader workers not. Memory is counted alike."
+            f"The limit, {source}, applies to the private writable memory of the training process (RLIMIT_DATA)."
+            " Python and libraries are included, and loader workers are not. The column memory is counted in the"
+            " same way."
         )
-    return f"The limit, {source}, applies to what torch reserves on {fitting.device}. Memory is counted alike."
+    return (
+        f"The limit, {source}, applies to what torch reserves on {fitting.device}. The column memory is counted in the"
+        " same way."
+    )
 
 
 def learning_rate_question(own: int, other: int) -> str:
     factor = other / own if own else 1.0
     steps = f"{factor:.2g} times the samples" if factor >= 1 else f"{1 / factor:.2g} times fewer samples"
     return (
-        f"Another batch size changes training: a step of {plural(other, 'sample')} in place of {own:,} has {steps}, and"
-        f" an epoch {'fewer' if factor >= 1 else 'more'} updates. Should the learning rate follow? Some scale it by"
-        f" {factor:.2g} (the linear rule, for SGD), some by {factor**0.5:.2g} (the root, for Adam), some leave it and"
-        " its schedule alone. slipstream changed neither: decide, and check the validation loss."
+        f"Another batch size changes training. A step of {plural(other, 'sample')} in place of {own:,} has {steps}, and"
+        f" an epoch has {'fewer' if factor >= 1 else 'more'} updates. Decide whether to change the learning rate. It is"
+        f" often scaled by {factor:.2g} (the linear rule, for SGD) or by {factor**0.5:.2g} (the square root, for Adam),"
+        " or left as it is. slipstream changed neither the learning rate nor its schedule. Check the validation loss."
     )

@@ -8,8 +8,8 @@ from slipstream.records import Site
 
 
 def relative(file: str, cwd: str) -> str:
-    """Uses only the text of the paths, because a session is also read on other machines, where its files do not
-    exist.
+    """Returns the path relative to `cwd` if the file is below `cwd`. Only the text of the paths is used, because a
+    session is also read on machines where its files do not exist.
     """
     if not cwd or not file.startswith("/"):
         return file
@@ -18,5 +18,5 @@ def relative(file: str, cwd: str) -> str:
 
 
 def where(site: Site | None, cwd: str) -> str:
-    """`file:line`, or "" for a finding without a line."""
+    """Returns `file:line`, or "" without a site."""
     return f"{relative(site.file, cwd)}:{site.line}" if site else ""

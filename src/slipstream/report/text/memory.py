@@ -1,4 +1,4 @@
-"""The memory of a step in sentences, and the rows that every renderer of it shows. Measures nothing."""
+"""The memory of a step in sentences, and the rows that every renderer shows. This module measures nothing."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from slipstream.records import Footprint, Growth, Leak, LineBytes, ModuleBytes, 
 from slipstream.report.text.locations import where
 
 MEMORY = "memory"  # the command
-_LEAST_SHARE = 0.005  # share of the peak that gets a row
+_LEAST_SHARE = 0.005  # the least share of the peak with which a module or a line gets a row
 _LEAST_GROWTH = 1024
 _DOUBTFUL = 0.05
-_FRAGMENTED = 0.1  # share of what is reserved
+_FRAGMENTED = 0.1  # memory is called fragmented if this share of the reserved bytes is free in split blocks
 
 
 def summarise(session: Session) -> str:
-    """The peak, and what fills it, in one sentence."""
+    """Returns the sentence about the peak and what fills it."""
     if not session.footprints:
-        return "No step was observed. The training must run for about six steps."
+        return "No step was observed. The script must train for about six steps."
     footprint = session.footprints[0]
     kind, share = largest_kind(footprint)
     return f"Peak {in_bytes(footprint.peak_bytes)} {reached(footprint, session.cwd)}; {in_percent(share)} of it {kind}."
 
 
 def reached(footprint: Footprint, cwd: str) -> str:
-    """ "in backward, reached by sum at net.py:14"."""
+    """Returns when and where the peak was reached: "in backward, reached by sum at net.py:14"."""
     at = f" at {where(footprint.peak_site, cwd)}" if footprint.peak_site else ""
     operator = footprint.peak_operator.removeprefix("aten::")
     phase = "between the phases" if footprint.peak_phase == "other" else f"in {footprint.peak_phase}"
@@ -40,7 +40,7 @@ def reached(footprint: Footprint, cwd: str) -> str:
 
 
 def largest_kind(footprint: Footprint) -> tuple[str, float]:
-    """The kind that fills most of the peak, in words, and its share."""
+    """Returns the kind that fills most of the peak, in words, and its share of the peak."""
     kind, most = max(footprint.kinds.items(), key=lambda item: item[1])
     return kind_words(kind), most / footprint.peak_bytes if footprint.peak_bytes else 0.0
 
@@ -50,7 +50,7 @@ def kind_words(kind: str) -> str:
 
 
 def observed(session: Session) -> list[str]:
-    """What a memory session was measured on."""
+    """Returns the batch size and the device on which a memory session was measured."""
     if not session.footprints:
         return []
     footprint = session.footprints[0]
@@ -66,7 +66,7 @@ class MemoryOwner(NamedTuple):
 
 
 def module_holders(footprint: Footprint) -> list[MemoryOwner]:
-    """The largest first, without those that hold almost nothing."""
+    """Returns the modules, largest first, without those that hold almost nothing."""
     return _worth([MemoryOwner(*group) for group in grouped(footprint.modules)], footprint)
 
 
@@ -83,7 +83,7 @@ def _worth(holders: list[MemoryOwner], footprint: Footprint) -> list[MemoryOwner
 
 
 def grouped(modules: list[ModuleBytes]) -> list[tuple[str, str, Counter[str]]]:
-    """Repeated modules as one: blocks.0.up to blocks.5.up are blocks.*.up."""
+    """Groups repeated modules: blocks.0.up to blocks.5.up become blocks.*.up."""
     sums: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     paths: Counter[tuple[str, str]] = Counter()
     for module in modules:
@@ -102,13 +102,13 @@ def about(remedy: Remedy) -> str:
 
 
 def batch_sizes(made: Forecast) -> list[int]:
-    """The observed sizes, then twice and four times the script's own."""
+    """Returns the observed batch sizes, and twice and four times the script's own."""
     own = max(made.observed)
     return sorted({*made.observed, 2 * own, 4 * own})
 
 
 def batch_sentence(made: Forecast, num_samples: int | None = None) -> str:
-    """ "32: 83 MB; 64: 150 MB; 128: 290 MB; largest that fits in 23 GB: 10,400"."""
+    """Returns the forecast in words: "32: 83 MB; 64: 150 MB; 128: 290 MB; largest that fits in 23 GB: 10,400"."""
     own = max(made.observed)
     sizes = "; ".join(f"{size}: {in_bytes(made.peak_bytes(size))}" for size in (own, 2 * own, 4 * own))
     largest = made.largest_batch()
@@ -117,12 +117,12 @@ def batch_sentence(made: Forecast, num_samples: int | None = None) -> str:
 
 
 def beyond_all(largest: int, num_samples: int | None) -> str:
-    """A batch cannot have more samples than the data."""
+    """Returns a remark if the largest batch exceeds the training data, else ""."""
     return f", more than all {num_samples:,} samples" if num_samples and largest > num_samples else ""
 
 
 def samples_of(session: Session) -> int | None:
-    """The number of samples in the training data; None if unknown."""
+    """Returns the number of samples in the training data, or None if it is not known."""
     loader = training_loader(session)
     return loader.num_samples if loader is not None else None
 
@@ -133,13 +133,13 @@ def doubt(made: Forecast) -> str:
 
 
 def largest_batch(session: Session) -> int:
-    """The largest batch that fits; 0 if unknown."""
+    """Returns the largest batch that fits, or 0 if it is not known."""
     made = forecast(session.footprints)
     return made.largest_batch() if made is not None else 0
 
 
 def growth_sentence(session: Session) -> str:
-    """What a step leaves behind, and what keeps it alive; "" if nothing grows."""
+    """Returns what memory a step leaves behind and what keeps that memory alive, or "" if nothing grows."""
     growth = session.footprints[0].growth if session.footprints else None
     sums = [leak for leak in session.leaks if leak.is_sum]
     if growth is None or has_stopped(session.memory) is not None:
@@ -147,18 +147,18 @@ def growth_sentence(session: Session) -> str:
     if growth.num_bytes < _LEAST_GROWTH and not session.leaks:
         return ""
     left = f"{in_bytes(growth.num_bytes)} behind{_made_at(growth, session.cwd)}"
-    if not session.leaks and not was_followed(session.memory):  # prefetched batches also come and go
-        return f"the observed step left {left}; whether other steps do was not observed"
+    if not session.leaks and not was_followed(session.memory):  # one step may also leave prefetched batches behind
+        return f"the observed step left {left}; other steps were not observed"
     return "; ".join([f"every step leaves {left}", *(_keeper(leak, session.cwd) for leak in session.leaks)])
 
 
 def cached_sentence(session: Session) -> str:
-    """What the observed step left behind, and later ones did not."""
+    """Returns what the observed step left behind and later steps did not, or ""."""
     growth, stopped = session.footprints[0].growth if session.footprints else None, has_stopped(session.memory)
     if growth is None or stopped is None:
         return ""
     left = f"the observed step left {in_bytes(growth.num_bytes)} behind{_made_at(growth, session.cwd)}"
-    return f"{left}; that stopped after step {stopped}: a cache"
+    return f"{left}; the growth stopped after step {stopped}, so this is a cache"
 
 
 def _made_at(growth: Growth, cwd: str) -> str:
@@ -174,20 +174,22 @@ def _keeper(leak: Leak, cwd: str) -> str:
 
 
 def allocator_sentence(footprint: Footprint) -> str:
-    """Only accelerators have a caching allocator."""
+    """Returns what the caching allocator reserved, or "" on a device that has none, such as the CPU."""
     split, reserved = footprint.split_bytes, footprint.reserved_bytes
     if not reserved:
         return ""
-    remedy = ": fragmented; expandable_segments lets segments grow instead" if split >= _FRAGMENTED * reserved else ""
+    remedy = (
+        "; the memory is fragmented, and expandable_segments avoids that" if split >= _FRAGMENTED * reserved else ""
+    )
     return f"{in_bytes(reserved)} reserved, {in_bytes(split)} of it free in pieces of split blocks{remedy}"
 
 
-_MOST_REMAINS = 3  # modules, and lines
-_LEAST_REMAINS = 0.02  # of the bytes in tensors
+_MOST_REMAINS = 3  # modules, and as many lines
+_LEAST_REMAINS = 0.02  # the least share of the bytes in tensors that is listed
 
 
 def remains_lines(remains: Remains, cwd: str) -> Iterator[str]:
-    """What filled the memory when it ran out, in a few lines that are printed below the script's own traceback."""
+    """Yields lines about what filled the memory when it ran out. They are printed below the script's own traceback."""
     total = sum(remains.kinds.values())
     if not total:
         return
@@ -202,8 +204,8 @@ def remains_lines(remains: Remains, cwd: str) -> Iterator[str]:
         if held.total() >= _LEAST_REMAINS * total
     ]
     if modules:
-        yield f"most of it by module: {', '.join(modules)}"
+        yield f"modules that hold the most: {', '.join(modules)}"
     lines = [(line, sum(line.kinds.values())) for line in remains.lines[:_MOST_REMAINS]]
     worth = [f"{where(line.site, cwd)} {in_bytes(size)}" for line, size in lines if size >= _LEAST_REMAINS * total]
     if worth:
-        yield f"activations by the line that calls the module: {', '.join(worth)}"
+        yield f"lines whose module calls hold the most activations: {', '.join(worth)}"

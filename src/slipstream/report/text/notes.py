@@ -10,7 +10,7 @@ IDLE_GPU: Final = "The device is the CPU although a GPU is present"
 
 
 def all_notes(session: Session) -> list[str]:
-    """Those about the machine and of the trials, then those of the diagnosis."""
+    """Returns the notes about the machine and the trials, then the notes of the diagnosis."""
     return [
         *([idle_gpu_sentence(session, session.idle_gpu)] if session.idle_gpu is not None else []),
         *session.notes,
@@ -20,7 +20,7 @@ def all_notes(session: Session) -> list[str]:
 
 
 def idle_gpu_sentence(session: Session, gpu: IdleGpu) -> str:
-    """That the GPU is not used, why, and what to do."""
+    """Says that the GPU is not used, why, and what to do."""
     facts = session.environment.torch
     match gpu.cause:
         case "cpu_build":
@@ -36,6 +36,6 @@ def idle_gpu_sentence(session: Session, gpu: IdleGpu) -> str:
 
 def no_overlay_sentence(reason: str) -> str:
     return (
-        f"No throw-away file system ({reason}): checkpoints and logs of known libraries were redirected and"
-        " deleted; other files that the script wrote are real."
+        f"No throw-away file system was possible ({reason}). Checkpoints and logs of known libraries were redirected"
+        " and deleted. Other files that the script wrote are still there."
     )

@@ -1,6 +1,6 @@
-"""Where input and other time goes, by stage and by the user's hottest line.
+"""What the input phase and the phase `other` spend their time on, by stage and by the user's hottest line.
 
-Shares come from counted stack samples and are applied to measured times, because a single sample is not a time.
+Shares come from counted stack samples. They are applied to measured times, because a sample has no duration.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ class StageTable(msgspec.Struct, frozen=True):
     num_samples: int
     num_workers: int  # 0 if batches are built in the main process
     stages: list[StageShare]
-    # Averaged over all steps and not the usual step, because a few long steps take much of the time.
+    # Whether `total_ms` is the average over all steps. Then a few long steps take much of the time, and the usual step
+    # would be misleading.
     is_average: bool = False
 
 
 def input_stages(session: Session) -> StageTable | None:
-    """How a step's batches are built: in a worker if there are workers, else in the main process."""
+    """Returns the stages in which a step's batches are built, in the workers or in the main process."""
     path = input_path(session, session.summary) if session.summary else None
     if path is None or total(path.stacks) < FEWEST_SAMPLES:
         return main_stages(session, "input")
@@ -53,7 +54,7 @@ def input_stages(session: Session) -> StageTable | None:
 
 
 def main_stages(session: Session, phase: str) -> StageTable | None:
-    """A phase of the main process, over the observed blocks."""
+    """Returns the stages of a phase of the main process, from the observed blocks."""
     phase_ms = session.summary.phases.get(phase, 0.0) if session.summary else 0.0
     is_average = False
     if phase == "other" and session.summary:

@@ -12,7 +12,8 @@ LONGEST: Final = "if nothing waited"
 
 
 def step_figure(summary: Summary) -> tuple[str, str]:
-    """The median of the undisturbed steps, and its 95% interval. With too few of them: their range, and how many."""
+    """Returns the median of the undisturbed steps and its 95% interval. With too few undisturbed steps, returns the
+    range of the steps and their number."""
     interval = between_ms(summary.step_low_ms, summary.step_high_ms)
     if has_headline(summary):
         return in_ms(summary.step_ms), interval
@@ -21,20 +22,21 @@ def step_figure(summary: Summary) -> tuple[str, str]:
 
 
 def few_steps(summary: Summary) -> str:
-    """ "3 steps", "3 undisturbed steps", "40 disturbed steps": those that are too few for a headline."""
+    """Returns the number of steps that is too small for a headline: "3 steps", "3 undisturbed steps" or "40 disturbed
+    steps"."""
     if summary.num_undisturbed == 0:
         return plural(summary.num_steps, "disturbed step")
     return plural(summary.num_steps, "undisturbed step" if summary.num_disturbed else "step")
 
 
 def is_longest(ms: float, ceilings: Ceilings) -> bool:
-    """Whether this ceiling is the step if nothing waited: the longest of several, because the step does the same work
-    on the same cores and cannot be shorter than any of them."""
+    """Returns whether this ceiling is the step if nothing waited. That is the longest of several ceilings, because the
+    step cannot be shorter than any of them."""
     return ms == ceilings.best_ms() and len(known_ceilings(ceilings)) > 1
 
 
 def known_ceilings(ceilings: Ceilings) -> list[tuple[str, float, str]]:
-    """The known ceilings, as (what would be free, ms, the phase whose colour it has).
+    """Returns the known ceilings as (what would be free, milliseconds, the phase whose colour the ceiling has).
 
     A loader that could not be drained gives 0, which is not a ceiling.
     """
@@ -52,6 +54,6 @@ def why_no_ceilings(command: str, summary: Summary) -> str:
 
 
 def ceilings_reason(summary: Summary) -> str:
-    """The note that replaces the ceilings if there are none."""
+    """Returns the note that replaces the ceilings, or "" if there are ceilings."""
     ceilings = summary.ceilings
     return ceilings.notes[0] if ceilings.notes and ceilings.best_ms() is None else ""

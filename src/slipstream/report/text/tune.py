@@ -1,5 +1,7 @@
-"""A tuning in words: the rows of its table and the sentences around it. All renderers of a tuning use these rows and
-sentences. Nothing is computed here that is not in the session."""
+"""A tuning in words: the rows of its table and the sentences around the table.
+
+All renderers of a tuning use these rows and sentences. This module only reads the session and measures nothing.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,11 @@ WORDS: Final = {"not_applicable": "not applicable"}
 
 
 class Row(msgspec.Struct, frozen=True):
-    """The values of a row, and its cells in the order of HEADINGS; empty where there is nothing to say. A row of the
-    selection has only its own gain: an estimate from a few rounds, which must not be compared with the proof."""
+    """The values of a row, and its cells in the order of HEADINGS. A cell without a value is empty.
+
+    A row of the selection has only its own gain. That is an estimate from a few rounds, and must not be compared with
+    the proof.
+    """
 
     name: str
     batch_size: int | None = None
@@ -47,7 +52,7 @@ class Row(msgspec.Struct, frozen=True):
     samples_per_s: float | None = None
     speed: Speed | None = None  # relative to the base
     ratio: float | None = None  # relative to the base, for a row that was not raced
-    own_ratio: float | None = None  # times as fast as what it was raced on top of
+    own_ratio: float | None = None  # relative to the recipe that the technique was raced on top of
     numerics: str = ""
     verdict: str = ""
     kind: str = "single"  # base, noise, single, cumulative, total, writable, ceiling
@@ -96,7 +101,8 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def table_rows(tuning: Tuning) -> list[Row]:
-    """First the base, last the ceiling. Techniques that do not apply or were not raced have no row."""
+    """Returns the rows of the table, from the base to the ceiling. Techniques that do not apply or were not raced have
+    no row."""
     return [
         _base(tuning),
         *_noise(tuning),
@@ -107,7 +113,7 @@ def table_rows(tuning: Tuning) -> list[Row]:
 
 
 def single_name(verdict: Verdict) -> str:
-    """ "+": raced on top of what was kept before it."""
+    """Returns the name of the row. A leading "+" means that the technique was raced on top of the recipe so far."""
     return f"+ {verdict.choice}" if len(verdict.recipe.choices) > 1 else str(verdict.choice)
 
 
@@ -117,7 +123,7 @@ def tried(tuning: Tuning) -> list[Verdict]:
 
 
 def was_raced(verdict: Verdict) -> bool:
-    """False for a technique for which no time was left."""
+    """Returns False for a technique for which no time was left."""
     return verdict.speed is not None or verdict.decision != "unsure"
 
 
@@ -134,7 +140,7 @@ def _base(tuning: Tuning) -> Row:
 
 
 def _noise(tuning: Tuning) -> Iterator[Row]:
-    """The A/A control: how far two equal trials were apart."""
+    """Yields the row of the A/A control, which shows how far two equal trials were apart."""
     if tuning.noise is not None:
         controls = [each for each in tuning.trials if each.spec.role == "twin" and len(each.spec.recipe.choices) < 2]
         row = Row(NOISE, tuning.base_batch_size, _peak_bytes(controls), kind="noise")
@@ -145,8 +151,8 @@ def _noise(tuning: Tuning) -> Iterator[Row]:
 
 
 def _together(tuning: Tuning) -> Iterator[Row]:
-    """Kept techniques on top of each other, then the whole recipe if it was raced once more, then what of it can be
-    written into the source."""
+    """Yields the rows of recipes with several techniques: in older sessions the kept techniques on top of each other,
+    then the whole recipe, then the best recipe that `patch` can write."""
     for verdict in tuning.verdicts:
         if verdict.kind == "cumulative":
             yield _tried(tuning, verdict, f"+ {verdict.choice}")
@@ -165,7 +171,7 @@ def _together(tuning: Tuning) -> Iterator[Row]:
 
 
 def _peak_bytes(trials: Sequence[TrialRecord]) -> int | None:
-    """The largest of these trials; device memory where there is a device."""
+    """Returns the largest peak of these trials. Where there is a device, it is the peak of the device's memory."""
     return max((each.device_peak_bytes or each.peak_bytes for each in trials), default=0) or None
 
 
@@ -195,7 +201,8 @@ def _tried(tuning: Tuning, verdict: Verdict, name: str) -> Row:
 
 
 def _ceiling(tuning: Tuning) -> Iterator[Row]:
-    """The step if input and compute of the unchanged script never waited for each other."""
+    """Yields the row of the ceiling: the step if input and compute of the unchanged script never waited for each
+    other."""
     if tuning.ceiling_ms:
         gain = tuning.base_step_ms / tuning.ceiling_ms
         rate = tuning.base_samples_per_s * gain
@@ -204,7 +211,7 @@ def _ceiling(tuning: Tuning) -> Iterator[Row]:
 
 
 def ceiling_remark(tuning: Tuning) -> str:
-    """Why something was faster than the ceiling; "" if nothing was."""
+    """Returns why a recipe was faster than the ceiling, or "" if none was."""
     if not tuning.ceiling_ms:
         return ""
     ceiling_gain = tuning.base_step_ms / tuning.ceiling_ms
@@ -225,24 +232,25 @@ def ceiling_remark(tuning: Tuning) -> str:
     if "spread" in works:
         return "beaten: more cores"
     is_noise = all(speed.low <= ceiling_gain for _, speed in beyond)
-    return "beaten: noise" if is_noise else "beaten: other time"
+    return "beaten: noise" if is_noise else "beaten: measured earlier"
 
 
 def step_with(tuning: Tuning, speed: Speed) -> float:
-    """The step in milliseconds at this speed: the races' base step over the ratio, in every report."""
+    """Returns the step in milliseconds at this speed. Every report divides the races' base step by the ratio."""
     return tuning.base_step_ms / speed.ratio
 
 
 def from_the_check(tuning: Tuning) -> str:
-    """For a tuned session, beside figures of its check."""
+    """Returns the sentence that a tuned session shows beside the figures of its check."""
     return (
-        "These figures are from the check before the races, at another time. In the races a step of the unchanged "
-        f"script took {in_ms(tuning.base_step_ms)}."
+        "These figures are from the check that ran before the races. In the races a step of the unchanged script took "
+        f"{in_ms(tuning.base_step_ms)}."
     )
 
 
 def measured(tuning: Tuning | None, finding: Finding) -> str:
-    """What the races measured for a finding of the check; "" if none of its techniques was raced."""
+    """Returns what the races measured for a finding of the check, or "" if none of the finding's techniques was
+    raced."""
     verdicts = [verdict for verdict in tried(tuning) if verdict.technique in finding.techniques] if tuning else []
     raced = [(verdict.decision == "kept", _own(verdict), verdict) for verdict in verdicts if verdict.speed]
     if not raced:
@@ -257,17 +265,17 @@ def measured(tuning: Tuning | None, finding: Finding) -> str:
     if ratio <= finding.predicted_gain:
         return f"{sentence}."
     if len(verdict.recipe.choices) > 1:
-        return f"{sentence}: more than predicted for this cause alone, because other techniques gain too."
-    return f"{sentence}: more than predicted for this cause alone, in a check at another time."
+        return f"{sentence}. The check predicted less for this cause alone; other techniques of the recipe gain too."
+    return f"{sentence}. The check, which ran at another time, predicted less for this cause alone."
 
 
 def _own(verdict: Verdict) -> float:
-    """Times as fast as what it was raced on. In older sessions that was the base."""
+    """Returns the speed relative to what the technique was raced on. In older sessions that was the base."""
     return verdict.own_ratio or _ratio(verdict)
 
 
 def relative(speed: Speed | None) -> str:
-    """The ratio and its 95% interval. With too few rounds for an interval: the ratio alone, after a tilde."""
+    """Returns the ratio and its 95% interval. With too few rounds for an interval, returns the ratio after a tilde."""
     return " ".join(filter(None, relative_parts(speed)))
 
 
@@ -280,22 +288,22 @@ def relative_parts(speed: Speed | None) -> tuple[str, str]:
 
 
 def numerics_word(numerics: Numerics | None) -> str:
-    """The numerics class if the check found that it holds."""
+    """Returns the numerics class if the numerics check found that it holds, else "unsound" or "not seen"."""
     if numerics is None:
         return ""
     return {True: numerics.claimed, False: "unsound", None: "not seen"}[numerics.is_sound]
 
 
-NOTHING_KEPT = "No technique was proved to make the script faster. It stays as it is."
-NOTHING_TRIED = "No technique could be tried, for the reasons below. The script stays as it is."
-BROKEN_OFF = "Interrupted before anything was kept."
-ALWAYS_BUSY = "Other programs used the cores all the time, so nothing could be measured. The script stays as it is."
+NOTHING_KEPT = "No technique was proved to make the script faster. The script stays as it is."
+NOTHING_TRIED = "No technique could be tried. The reasons are below. The script stays as it is."
+BROKEN_OFF = "The tuning was interrupted before a technique was kept."
+ALWAYS_BUSY = "Other programs used the cores in every round, so nothing could be measured. The script stays as it is."
 _RANK = {"kept": 0, "unsure": 1, "rejected": 2, "failed": 3}
 
 
 def gain(session: Session) -> str:
-    """The sentence above the table: "90 epochs: 14 h → 9 h. A step is 1.52x as fast (95%: 1.46x to 1.58x) with
-    workers=2." The first part is about the user's whole training, one-off costs and start-up included."""
+    """Returns the text above the table: "90 epochs: 14 h → 9 h. A step is 1.52x as fast (95%: 1.46x to 1.58x) with
+    workers=2." The first sentence is about the user's whole training, and includes one-off costs and start-up."""
     tuning = session.tuning
     if tuning is None:
         return ""
@@ -310,10 +318,10 @@ def gain(session: Session) -> str:
 
 
 def _candidate(session: Session, tuning: Tuning) -> str:
-    """The best recipe, though it was not proved, and how the proof continues."""
+    """Returns the sentence about the best recipe that was not proved, and the command that continues the proof."""
     speed = tuning.candidate_speed
-    fast = f"a step is {as_fast(speed)}" if speed is not None else "the fastest seen is"
-    return f"Best so far, not proven: {fast} with {tuning.candidate}. Continue: {_resume(session)}."
+    fast = f"a step is {as_fast(speed)} with {tuning.candidate}" if speed is not None else f"{tuning.candidate}"
+    return f"Best so far, not proved: {fast}. Continue: {_resume(session)}."
 
 
 def _resume(session: Session) -> str:
@@ -341,8 +349,8 @@ def _before_and_after(session: Session, tuning: Tuning) -> str:
 
 
 def whole_training(length: Length | None) -> str:
-    """ "90 epochs". If an outer loop repeats the training, it is the length of one iteration, because the number of
-    iterations is not known."""
+    """Returns the length in words: "90 epochs". If an outer loop repeats the training, it is the length of one
+    iteration, because the number of iterations is not known."""
     if length is None or not (length.num_epochs or length.num_steps):
         return "the whole training"
     words = plural(length.num_epochs, "epoch") if length.num_epochs else plural(length.num_steps or 0, "step")
@@ -350,7 +358,7 @@ def whole_training(length: Length | None) -> str:
 
 
 def caveats(session: Session) -> Iterator[str]:
-    """What to know before trusting the table."""
+    """Yields sentences about how far the table can be trusted."""
     tuning = session.tuning
     if tuning is None:
         return
@@ -360,27 +368,28 @@ def caveats(session: Session) -> Iterator[str]:
         yield other_load(tuning)
     yield from tuning.notes
     if not tuning.is_complete and not tuning.candidate.choices:
-        yield f"Not everything was decided. Continue: {_resume(session)}."
+        yield f"The tuning did not finish. Continue: {_resume(session)}."
 
 
 def other_load(tuning: Tuning) -> str:
-    """The load of other programs that was seen, and what it cost."""
+    """Returns how much other programs computed, and how many rounds and seconds were lost to their load."""
     seen = f"Other programs used {plural(round(tuning.foreign_cores, 1), 'core')}"
-    waited = f"; waiting for them took {in_seconds(tuning.waited_s)}" if tuning.waited_s else ""
-    return f"{seen} in {tuning.num_discarded} of {plural(tuning.num_rounds, 'round')}, which do not count{waited}."
+    waited = f" The tuning waited {in_seconds(tuning.waited_s)} for them." if tuning.waited_s else ""
+    rounds = f"{tuning.num_discarded} of {plural(tuning.num_rounds, 'round')}"
+    return f"{seen} in {rounds}, which {'does' if tuning.num_discarded == 1 else 'do'} not count.{waited}"
 
 
 def writable(tuning: Tuning) -> list[tuple[str, str]]:
-    """One entry for what `slipstream patch` can write, if it cannot write all that was kept."""
+    """Returns one entry for the recipe that `slipstream patch` can write, if it cannot write the kept one."""
     if not tuning.writable.choices or tuning.writable_speed is None:
         return []
     speed = tuning.writable_speed
     fast = times(speed) if speed.is_bounded else f"about {as_ratio(speed.ratio)}"
-    return [(str(tuning.writable), f"can be written, {fast}: slipstream patch writes it")]
+    return [(str(tuning.writable), f"{fast}; slipstream patch can write it into the source")]
 
 
 def raced(session: Session) -> str:
-    """For the headline: "12 tried in 4.8 min"."""
+    """Returns how many techniques were raced and how long the tuning took: "12 tried in 4.8 min"."""
     tuning = session.tuning
     if tuning is None:
         return ""
@@ -392,16 +401,16 @@ def _started(tuning: Tuning) -> list[Verdict]:
 
 
 def not_raced(tuning: Tuning) -> list[tuple[str, str]]:
-    """One entry for all techniques that apply and for which no time was left, in the order in which they would have
-    been raced; empty if there are none."""
+    """Returns one entry that names all techniques that apply and for which no time was left. They are in the order in
+    which they would have been raced. Without any the list is empty."""
     raced_names = {verdict.technique for verdict in _started(tuning)}
     names = dict.fromkeys(verdict.technique for verdict in tried(tuning) if verdict.technique not in raced_names)
     return [(", ".join(names), "not raced. A longer --budget races them.")] if names else []
 
 
 def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
-    """What proves the recipe, and for each technique of it how much slower the recipe is without it. In older sessions,
-    a technique that was built on before it was decided has no interval in its own row: this figure is its proof."""
+    """Yields the proof of the recipe, and for each of its techniques how much slower the recipe is without the
+    technique. In older sessions a technique may have no interval in its own row; this figure is its proof then."""
     whole = [verdict for verdict in tuning.verdicts if verdict.kind == "total" and verdict.cause is not None]
     if whole:
         yield str(whole[-1].recipe), reason_of(whole[-1])
@@ -419,13 +428,13 @@ def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
 
 
 def _left_out(tuning: Tuning, choice: Choice) -> Speed | None:
-    """The speed of the last race without this choice, if it has an interval."""
+    """Returns the speed of the last race that left this choice out, if the speed has an interval."""
     speeds = [verdict.speed for verdict in tuning.verdicts if verdict.kind == "left_out" and verdict.choice == choice]
     return speeds[-1] if speeds and speeds[-1] is not None and speeds[-1].is_bounded else None
 
 
 def costs(tuning: Tuning) -> Iterator[tuple[str, str]]:
-    """What the kept techniques cost once, and after how many steps they have saved that."""
+    """Yields the one-off cost of each kept technique, and after how many steps the technique has saved its cost."""
     for verdict in tried(tuning):
         if verdict.choice in tuning.recipe.choices and verdict.payback_steps:
             once = f"{in_seconds(verdict.one_off_s)} once, " if verdict.one_off_s else ""
@@ -433,8 +442,8 @@ def costs(tuning: Tuning) -> Iterator[tuple[str, str]]:
 
 
 def reasons(tuning: Tuning) -> Iterator[tuple[str, str]]:
-    """For each technique that was raced and not kept, the reason for the setting that came closest. Techniques with the
-    same reason are one entry."""
+    """Yields the reason why each raced technique was not kept, for the setting that came closest. Techniques with the
+    same reason share one entry."""
     by_reason: dict[str, list[str]] = {}
     for verdicts in _by_technique(tuning).values():
         closest = min(verdicts, key=lambda verdict: (_RANK[verdict.decision], -_ratio(verdict)))
@@ -457,7 +466,8 @@ def _ratio(verdict: Verdict) -> float:
 
 
 def not_applicable(tuning: Tuning) -> list[tuple[str, str]]:
-    """Names and reason: "tf32, cudnn_benchmark" and "no CUDA device". Techniques with the same reason are one entry."""
+    """Returns names and reasons: "tf32, cudnn_benchmark" and "no CUDA device". Techniques with the same reason share
+    one entry."""
     by_reason: dict[str, list[str]] = {}
     for verdict in tuning.verdicts:
         if verdict.decision == "not_applicable":

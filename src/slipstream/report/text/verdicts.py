@@ -1,4 +1,4 @@
-"""The reason of a verdict in words: half a sentence, for the row or line of its technique."""
+"""The reason of a verdict in words: a clause for the row or line of its technique."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOT_RACED = "not raced: too little time for it; a longer --budget helps"
 
 
 def reason_of(verdict: Verdict) -> str:
-    """Sessions of older versions saved the words."""
+    """Returns the clause for the verdict's cause. Sessions of older versions contain the clause itself."""
     if verdict.cause is None or verdict.cause in ("not_applicable", "failed"):
         return verdict.reason
     is_whole = verdict.own_ratio is None and verdict.cause in ("proved", "refuted", "not_proved", "measured")
@@ -28,13 +28,13 @@ def _of_technique(verdict: Verdict) -> str:
         case "no_gain":
             return f"about {own}{on_top}: no faster"
         case "outpaced":
-            return f"about {own}{on_top}: others gained more"
+            return f"about {own}{on_top}: others gained more in the same pass"
         case "conflict":
-            return f"{verdict.other}; the other one gains more"
+            return f"{verdict.other}, and the other technique gains more"
         case "not_together":
-            return f"about {own} alone, and nothing beside {verdict.other}"
+            return f"about {own} alone, but no gain beside {verdict.other}"
         case "not_again":
-            return f"about {own}{on_top}, but not in further processes"
+            return f"about {own}{on_top}, but no gain in new processes"
         case "superfluous":
             return "the recipe is as fast without it"
         case "unsound" if verdict.numerics is not None:
@@ -52,7 +52,7 @@ def _of_technique(verdict: Verdict) -> str:
         case "no_effect":
             return "it had no effect on this script"
         case "untimed":
-            return verdict.reason or "no block of it could be timed: something was compiled or started in each"
+            return verdict.reason or "no block could be timed: something was compiled or started in every block"
         case "not_raced":
             return NOT_RACED
         case "not_proved":
@@ -66,16 +66,16 @@ def _of_whole(verdict: Verdict) -> str:
         case "proved":
             return f"{_with_pairs(speed)} against the unchanged script"
         case "refuted" | "no_gain":
-            return f"no faster in fresh processes: {_with_pairs(speed)}"
+            return f"no faster in new processes: {_with_pairs(speed)}"
         case "measured":
-            return f"measured, not proven: {_with_pairs(speed)}"
+            return f"measured, not proved: {_with_pairs(speed)}"
         case "other_load":
-            return "other programs used the cores far more often beside one of the two"
+            return "not decided: other programs ran far more often during the blocks of one of the two trials"
         case "unsound" | "unchecked":
             return _of_technique(verdict)
     if speed is not None and speed.is_bounded and speed.low > 1:
         return f"faster, but perhaps by too little to be kept: {_with_pairs(speed)}"
-    return f"not certainly faster: {_with_pairs(speed)}"
+    return f"not proved to be faster: {_with_pairs(speed)}"
 
 
 def _with_pairs(speed: Speed | None) -> str:
@@ -83,4 +83,4 @@ def _with_pairs(speed: Speed | None) -> str:
         return "no pair of processes was timed"
     pairs = "1 pair" if speed.num_rounds == 1 else f"{speed.num_rounds} pairs"
     fast = times(speed) if speed.is_bounded else f"about {as_ratio(speed.ratio)}"
-    return f"{fast} in {pairs} of fresh processes"
+    return f"{fast} in {pairs} of new processes"

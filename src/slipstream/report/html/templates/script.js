@@ -2,7 +2,7 @@
 (() => {
   const root = document.documentElement;
 
-  // Light or dark: the system's, until the reader says otherwise. A page from a file may have no storage.
+  // The page is light or dark as the system is, until the reader changes it. A page from a file may have no storage.
   const toggle = document.getElementById("theme");
   const system = matchMedia("(prefers-color-scheme: dark)");
   const remember = (theme) => { try { localStorage.setItem("slipstream-theme", theme); } catch { /* not kept then */ } };
@@ -16,7 +16,7 @@
   system.addEventListener("change", name);
   toggle.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; remember(root.dataset.theme); name(); });
 
-  // A picture's name is for those who listen; browsers would show it as a second hint beside ours.
+  // A picture's title is for screen readers. Browsers would also show it as a second hint beside the page's own hint.
   for (const title of document.querySelectorAll("svg[role=img] > title")) {
     const picture = title.parentElement;
     picture.setAttribute("aria-label", title.textContent);
@@ -25,7 +25,7 @@
     title.remove();
   }
 
-  // Hints at the pointer. Their text is never read as markup.
+  // Hints that follow the pointer. Their text is never read as markup.
   const tip = document.getElementById("tip");
   const place = (event) => {
     const room = 12;
@@ -44,7 +44,7 @@
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hidden = true; });
   document.addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 
-  // Columns sort by what they mean: a number where the cell has one, else its text. What has neither comes last.
+  // A column is sorted by the number of each cell, or by its text if it has no number. Empty cells come last.
   const value = (row, column) => {
     const cell = row.cells[column];
     return cell.dataset.order !== undefined ? Number(cell.dataset.order) : cell.textContent.trim();
