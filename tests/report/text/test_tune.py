@@ -496,7 +496,7 @@ def test_a_gain_too_small_to_be_kept_is_called_one() -> None:
     """The interval lies above 1.00x, but not wholly above what a recipe has to gain."""
     for low, words in (
         (1.008, "faster, but perhaps by too little to be kept: 1.03x"),
-        (0.99, "not certainly faster: "),
+        (0.99, "not proved to be faster: "),
     ):
         speed = Speed(1.027, low, 1.045, 12)
         assert reason_of(
