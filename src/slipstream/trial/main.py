@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.util
 import os
 import signal
 import sys
 import threading
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import msgspec
@@ -71,7 +71,9 @@ def main(ticket_path: str, apply_recipe: ApplyRecipe | None = None, fork_safety:
     spool = Path(ticket.settings.spool)
     is_covered = _enter_view(ticket, spool)
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
-        sys.path.insert(0, "")  # a placeholder, which launch replaces by the script's directory
+        # A placeholder, which launch replaces by the script's directory. Until then a file beside the script must not
+        # shadow a module that slipstream imports.
+        sys.path.insert(0, os.path.dirname(sys.executable))
     _claim_module(ticket.settings.script)
     run = start_run(ticket.settings, apply_recipe, fork_safety)
     offline_trackers.silence(run.import_hooks, ticket.scratch)
@@ -114,7 +116,7 @@ def _claim_module(script: list[str]) -> None:
     top = script[1].partition(".")[0]
     if top not in LAUNCHERS:
         with contextlib.suppress(Exception):  # finding a top-level package runs none of its code
-            spec = importlib.util.find_spec(top)
+            spec = PathFinder.find_spec(top, [os.getcwd(), *sys.path])
             for folder in (spec and spec.submodule_search_locations) or []:
                 claim(folder)
 
