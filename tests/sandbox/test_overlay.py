@@ -370,3 +370,30 @@ def test_uncovered_file_is_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="for good"):
         overlay._lay_over(plan, "", [])
     assert real.read_text() == "old"
+
+
+def test_tokens_can_be_read_and_are_never_changed(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    files = [home / ".netrc", home / ".kaggle/kaggle.json", home / ".cache/huggingface/token", tmp_path / "hub/token"]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("secret")
+        file.chmod(0o600)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    plan = overlay.prepare(workspace, own_user=OWN_USER, through=[], kept=[])
+
+    def act() -> None:
+        for file in files:
+            assert file.read_text() == "secret" and file.stat().st_mode & 0o777 == 0o600
+            file.write_text("stolen")
+            assert file.read_text() == "stolen"
+        (home / ".cache/huggingface/model").write_text("weights")  # the cache itself stays writable
+
+    in_child(plan, act)
+    assert [file.read_text() for file in files] == ["secret"] * 4
+    assert (home / ".cache/huggingface/model").read_text() == "weights"
+    assert not [path for path in workspace.rglob("*") if path.is_file() and "secret" in path.read_text()]
+    overlay.clean_up(plan)

@@ -69,6 +69,7 @@ def _fit(request: Request) -> int:
                 order,
                 live,
                 use_overlay=request.use_overlay,
+                is_offline=request.is_offline,
                 line=None if request.quiet else LiveCheck(),
                 on_seen=functools.partial(_show_seen, live),
             )

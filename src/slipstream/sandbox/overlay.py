@@ -30,7 +30,9 @@ _CACHE_VARIABLES: Final = (
     "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "NLTK_DATA", "KERAS_HOME", "PIP_CACHE_DIR",
     "SLIPSTREAM_CACHE",
 )  # fmt: skip
-_CACHE_FOLDERS: Final = (".cache", ".triton", ".nv", "nltk_data", ".keras", ".torch", ".fastai", ".kaggle")
+_CACHE_FOLDERS: Final = (".cache", ".triton", ".nv", "nltk_data", ".keras", ".torch", ".fastai")
+# Files with access tokens that libraries keep in their caches, at the top or one level below.
+_TOKENS: Final = ("token", "stored_tokens", "credentials", "credentials.json", "kaggle.json", "access_token", ".netrc")
 
 
 class KeptDownload(msgspec.Struct, frozen=True):
@@ -59,6 +61,7 @@ class OverlayPlan(msgspec.Struct, frozen=True):
     kept: list[KeptDownload] = []
     made: list[str] = []  # directories that were created in order to pass them through
     bare: list[str] = []  # directories whose direct entries are not covered by a layer
+    tokens: list[str] = []  # files in a cache of which the trial gets a copy, which disappears with its view
     over: list[KeptDownload] = []  # files that have another content for this trial; the content is in `tree`
 
 
@@ -134,7 +137,18 @@ def prepare(
     (workspace / "root").mkdir()
     made = [path for path in _caches_to_make(protected) if not _make(path)]
     known = [path for path in dict.fromkeys([*through, *cache_directories(protected)]) if Path(path).is_dir()]
-    return OverlayPlan(str(workspace), own_user, layers, binds, known, kept, made, bare)
+    (workspace / "tokens").mkdir()
+    return OverlayPlan(str(workspace), own_user, layers, binds, known, kept, made, bare, list(_tokens(known)))
+
+
+def _tokens(caches: list[str]) -> Iterator[str]:
+    found = [os.environ.get("HF_TOKEN_PATH", "")]
+    for cache in caches:
+        for name in _TOKENS:
+            found += [str(path) for path in (*Path(cache).glob(name), *Path(cache).glob(f"*/{name}"))]
+    for path in dict.fromkeys(os.path.realpath(path) for path in found if path):
+        if os.path.isfile(path) and any(is_below(path, cache) for cache in caches):
+            yield path
 
 
 def _whole_mounts() -> tuple[list[str], list[str]]:
@@ -295,6 +309,7 @@ def enter(plan: OverlayPlan) -> list[str]:
     _lay_over(plan, root, uncovered)
     for path in plan.through:
         _bind(path, root + path)
+    _copy_tokens(plan, root)
     mounts.change_root(root)
     os.chdir(cwd)
     if plan.own_user and os.geteuid() != 0:
@@ -333,6 +348,19 @@ def _show_downloads(plan: OverlayPlan, root: str, uncovered: list[str]) -> None:
                 _cover(layers[item.path], str(target), plan.own_user)
             elif Path(item.tree).is_file():
                 shutil.copy2(item.tree, target)
+
+
+def _copy_tokens(plan: OverlayPlan, root: str) -> None:
+    """Lays a copy over each token. The copies are in memory that belongs to this view, so that none stays on disk."""
+    if not plan.tokens:
+        return
+    place = f"{plan.workspace}/tokens"
+    mounts.mount_memory(place)
+    for number, path in enumerate(plan.tokens):
+        copy = f"{place}/{number}"
+        with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+            shutil.copy2(path, copy)
+            mounts.bind(copy, root + path)
 
 
 def _lay_over(plan: OverlayPlan, root: str, uncovered: list[str]) -> None:

@@ -19,6 +19,7 @@ from slipstream.machine.foreign_load import ForeignLoad
 from slipstream.machine.gpu import load_nvml
 from slipstream.records import BlockTiming, Failure, Recipe, Session, Tick, Told, TrialRecord, TrialSpec
 from slipstream.sandbox import overlay
+from slipstream.sandbox.uncovered_places import UncoveredPlaces
 from slipstream.sandbox.workspace import Workspaces
 from slipstream.supervise.fork_server import ForkServerPool
 from slipstream.supervise.process_control import no_leftovers, own_processes
@@ -56,6 +57,7 @@ class ProcessBackend:
         tick: Tick = "optimizer",
         environment_of: Callable[[Recipe], dict[str, str]] = lambda recipe: {},
         use_overlay: bool = True,
+        is_offline: bool = False,
         seed: int = 0,
         warm_up: int = 5,
         limit_s: float = 60.0,
@@ -68,7 +70,7 @@ class ProcessBackend:
         self._environment_of = environment_of
         self._warm_up = max(_LEAST_SNAPSHOTS, warm_up)
         self._limit_s, self._start_limit_s = limit_s, start_limit_s
-        self._use_overlay = use_overlay
+        self._use_overlay, self._is_offline = use_overlay, is_offline
         self._logs: dict[int, TrialLog] = {}
         self._over: dict[int, dict[str, bytes]] = {}
         self._limits: dict[int, int] = {}
@@ -102,8 +104,13 @@ class ProcessBackend:
         self._stack.callback(self._fork_servers.close)
         if self._use_overlay:
             self._stack.enter_context(overlay.shared_caches(protected_folders(Path.cwd(), self._script)))
+        self._stack.callback(self._list_new_files, UncoveredPlaces())
         self._stack.callback(self._end_all)
-        self._workspaces = Workspaces(self._script, self._use_overlay)
+        self._workspaces = Workspaces(self._script, self._use_overlay, self._is_offline)
+
+    def _list_new_files(self, places: UncoveredPlaces) -> None:
+        if not self.no_overlay:  # otherwise the trials list what they write
+            self.written += [path for path in places.new_files() if path not in self.written]
 
     def __exit__(self, *_: object) -> None:
         with self._signals, unbroken():

@@ -18,7 +18,7 @@ import msgspec
 from slipstream.launch.as_main import LaunchError, interpreter_flags, launch
 from slipstream.launch.target import LAUNCHERS, is_module, protected_folders
 from slipstream.records import Ending, Told
-from slipstream.sandbox import downloads, mounts, offline_trackers, overlay, overlay_rename, redirect_writes
+from slipstream.sandbox import downloads, mounts, network, offline_trackers, overlay, overlay_rename, redirect_writes
 from slipstream.sandbox.overlap import is_below
 from slipstream.seams.import_hooks import ImportHooks
 from slipstream.seams.user_code import claim
@@ -42,6 +42,7 @@ class Ticket(msgspec.Struct, frozen=True):
     scratch: str  # a directory for files of trackers and redirected writes; removed after the run
     plan: overlay.OverlayPlan | None = None  # None: writes are redirected, without an overlay
     count_loopback: bool = False  # for tests: treat a server on this machine as a remote one
+    is_offline: bool = False
 
 
 def command(ticket: Ticket, entry: str = ENTRY) -> list[str]:
@@ -124,6 +125,8 @@ def _claim_module(script: list[str]) -> None:
 def _enter_view(ticket: Ticket, spool: Path) -> bool:
     """Enters the overlay. Returns whether it covers the working directory. A note lists other folders that it does not
     cover."""
+    if ticket.is_offline:
+        network.enter()
     if ticket.plan is None:
         return False
     cwd = os.getcwd()
