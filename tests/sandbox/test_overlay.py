@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import msgspec
 import pytest
 
 from slipstream.launch.target import protected_folders
-from slipstream.sandbox import overlay
+from slipstream.sandbox import mounts, overlay
 from slipstream.sandbox.temporary_folder import remove_tree
 
 PARENT, OWN_USER, REASON = overlay.probe()
@@ -31,19 +30,12 @@ def workspace() -> Iterator[Path]:
 
 def in_child(plan: overlay.OverlayPlan, act: Callable[[], None]) -> None:
     """Runs `act` in a process that has entered the view."""
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            assert overlay.enter(plan) == []
-            act()
-            code = 0
-        except BaseException as error:
-            os.write(2, f"{type(error).__name__}: {error}\n".encode())
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def enter_and_act() -> None:
+        assert overlay.enter(plan) == []
+        act()
+
+    assert mounts.fault_in_child(enter_and_act) == ""
 
 
 @pytest.mark.parametrize("own_user", [False, True] if not OWN_USER else [True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -89,6 +90,25 @@ def _unshare(flags: int, *, own_user: bool) -> None:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+
+
+def fault_in_child(act: Callable[[], None]) -> str:
+    """Tries something in a child process, which then ends. Returns the text of the exception, or "" if there was
+    none."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        except BaseException as error:
+            os.write(writer, str(error).encode()[:500] or b"unknown")
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        fault = pipe.read().decode(errors="replace")
+    os.waitpid(child, 0)
+    return fault
 
 
 def bind(source: str, target: str) -> None:

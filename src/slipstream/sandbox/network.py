@@ -19,20 +19,7 @@ def obstacle() -> str:
     """Why this system allows no such network, or "" if it does. Tried in a child process."""
     if sys.platform != "linux":
         return "only Linux has network namespaces"
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            enter()
-        except BaseException as error:
-            os.write(writer, str(error).encode()[:500] or b"unknown")
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as pipe:
-        reason = pipe.read().decode(errors="replace")
-    os.waitpid(child, 0)
-    return reason
+    return mounts.fault_in_child(enter)
 
 
 def enter() -> None:

@@ -102,24 +102,15 @@ def _try_in_child(parent: Path, own_user: bool) -> str:
 def _mount_in_child(workspace: Path, own_user: bool) -> str:
     for name in ("u", "w", "root"):
         (workspace / name).mkdir()
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            mounts.enter_namespaces(own_user=own_user)
-            mounts.mount_overlay(
-                "/usr" if Path("/usr").is_dir() else "/", str(workspace), f"{workspace}/root", own_user=own_user
-            )
-            Path(workspace, "root", "written").write_text("")
-        except BaseException as error:
-            os.write(writer, str(error).encode()[:500] or b"unknown")
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as pipe:
-        reason = pipe.read().decode(errors="replace")
-    os.waitpid(child, 0)
-    return reason
+
+    def mount() -> None:
+        mounts.enter_namespaces(own_user=own_user)
+        mounts.mount_overlay(
+            "/usr" if Path("/usr").is_dir() else "/", str(workspace), f"{workspace}/root", own_user=own_user
+        )
+        Path(workspace, "root", "written").write_text("")
+
+    return mounts.fault_in_child(mount)
 
 
 def prepare(
