@@ -20,10 +20,9 @@ import msgspec
 
 from slipstream.sandbox import mounts
 from slipstream.sandbox.overlap import Overlaps, is_below, is_same
-from slipstream.sandbox.temporary_folder import TemporaryFolder, remove_tree
+from slipstream.sandbox.temporary_folder import PROBE_PREFIX, TemporaryFolder, places, remove_tree
 from slipstream.store.safe_files import UnsafeFileError
 
-PROBE_PREFIX: Final = "slipstream-probe-"
 _PASS_THROUGH: Final = ("/proc", "/sys", "/dev", "/run")
 _CACHE_VARIABLES: Final = (
     "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME",
@@ -73,7 +72,7 @@ def probe() -> tuple[Path | None, bool, str]:
     reason = ""
     # Root needs only a mount namespace. Other users need a user namespace around it.
     for own_user in (False, True) if os.geteuid() == 0 else (True,):
-        for parent in _places():
+        for parent in places():
             reason = _try_in_child(parent, own_user)
             if not reason:
                 return parent, own_user, ""
@@ -82,12 +81,6 @@ def probe() -> tuple[Path | None, bool, str]:
 
 def temporary_directory() -> Path:
     return Path(tempfile.gettempdir())
-
-
-def _places() -> list[Path]:
-    places = [temporary_directory(), Path("/var/tmp"), Path("/dev/shm")]
-    usable = [place for place in dict.fromkeys(places) if os.access(place, os.W_OK | os.X_OK)]
-    return sorted(usable, key=lambda place: shutil.disk_usage(place).free < 2 << 30)  # stable: places with space first
 
 
 def _try_in_child(parent: Path, own_user: bool) -> str:

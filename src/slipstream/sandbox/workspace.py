@@ -12,9 +12,7 @@ import msgspec
 
 from slipstream.launch.target import protected_folders
 from slipstream.sandbox import downloads, overlay
-from slipstream.sandbox.temporary_folder import TemporaryFolder, remove_abandoned
-
-_PREFIX = "slipstream-check-"
+from slipstream.sandbox.temporary_folder import WORKSPACE_PREFIX, TemporaryFolder, sweep
 
 
 class Workspaces:
@@ -49,7 +47,7 @@ class Workspace:
     def __init__(self, parent: Path, is_offline: bool = False) -> None:
         self.is_offline = is_offline
         sweep(parent)
-        self._folder = TemporaryFolder(_PREFIX, parent)
+        self._folder = TemporaryFolder(WORKSPACE_PREFIX, parent)
         self.path = self._folder.path
         self.spool = self.path / "spool"
         self.scratch = self.path / "scratch"
@@ -83,9 +81,3 @@ class Workspace:
         if self.plan is not None:
             overlay.clean_up(self.plan)
         self._folder.remove()
-
-
-def sweep(parent: Path) -> None:
-    """Removes the directories of commands that were killed."""
-    for prefix in (_PREFIX, overlay.PROBE_PREFIX):
-        remove_abandoned(parent, prefix)
