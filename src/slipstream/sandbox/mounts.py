@@ -101,7 +101,7 @@ def fault_in_child(act: Callable[[], None]) -> str:
         try:
             act()
         except BaseException as error:
-            os.write(writer, str(error).encode()[:500] or b"unknown")
+            os.write(writer, str(error).encode()[:4000] or b"unknown")
         finally:
             os._exit(0)
     os.close(writer)

@@ -3,6 +3,7 @@ the parent created. Messages that were written before a process was killed can s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 import msgspec
 
 from slipstream.records import Message
+from slipstream.store.decoding import DamagedFileError, one_error
+from slipstream.store.safe_files import is_regular_file
 
 _HEADER = struct.Struct("<I")
 _encoder = msgspec.msgpack.Encoder()
@@ -61,8 +64,10 @@ class SpoolReader:
 
     def read(self) -> Iterator[tuple[int, Message]]:
         """Messages written since the last call, with the id of the process that wrote them. An incomplete message is
-        left for the next call."""
+        left for the next call, and a damaged one is left out. The script can write to the directory."""
         for path in sorted(self._directory.glob("*.spool")):
+            if not path.stem.isdecimal() or not is_regular_file(path):
+                continue
             offset = self._offsets.get(path, 0)
             with path.open("rb") as file:
                 file.seek(offset)
@@ -73,6 +78,10 @@ class SpoolReader:
                 end = position + _HEADER.size + length
                 if end > len(data):
                     break
-                yield int(path.stem), _decoder.decode(data[position + _HEADER.size : end])
+                message = None
+                with contextlib.suppress(DamagedFileError), one_error():
+                    message = _decoder.decode(data[position + _HEADER.size : end])
+                if message is not None:
+                    yield int(path.stem), message
                 position = end
             self._offsets[path] = offset + position
