@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from slipstream.cli.group import SCRIPT_SETTINGS, Action, plain_python_instead, read_script, script_argument
+from slipstream.cli.group import (
+    SCRIPT_SETTINGS,
+    Action,
+    plain_python_instead,
+    read_script,
+    refuse_shortage,
+    script_argument,
+)
 from slipstream.cli.options import (
     HtmlCommand,
     SpeedGate,
@@ -125,6 +132,8 @@ def _check_until_interrupted(order: CheckOptions, result: CheckRequest) -> int:
     """While the script runs, Ctrl-C goes to the script. Before and after that it ends the command."""
     try:
         return _check(order, result)
+    except OSError as error:
+        return refuse_shortage(error)
     except KeyboardInterrupt:
         return 130
 

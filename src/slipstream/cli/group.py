@@ -90,6 +90,16 @@ class Refused(click.ClickException):
         click.echo(f"slipstream: {self.format_message()}", file=file, err=file is None)
 
 
+def refuse_shortage(error: OSError) -> int:
+    """Name what the system has run out of, and return the exit code. Other errors are raised again."""
+    from slipstream.sandbox.shortages import shortage
+
+    if sentence := shortage(error):
+        Refused(f"{sentence}.").show()
+        return Refused.exit_code
+    raise error
+
+
 def require_training(what: str) -> None:
     """Refuses a command that runs a training where it cannot: on other systems than Linux, and without torch. `what`
     begins the sentence."""

@@ -20,6 +20,7 @@ from slipstream.cli.group import (
     is_switched_off,
     num_ranks,
     read_script,
+    refuse_shortage,
     require_training,
     script_argument,
 )
@@ -188,6 +189,8 @@ def tune_until_interrupted(request: Request) -> int:
     """During the check, Ctrl-C goes to the script. After that it ends the command."""
     try:
         return _tune(request)
+    except OSError as error:
+        return refuse_shortage(error)
     except KeyboardInterrupt:
         _say("interrupted; no file was changed. To continue with what was found so far, add --resume.")
         return 130

@@ -26,16 +26,17 @@ from slipstream.machine.foreign_load import ForeignLoad, LoadSampler
 from slipstream.machine.git import read_revision
 from slipstream.machine.gpu import GpuSampler, find_idle_gpu, load_nvml
 from slipstream.observe.assemble import assemble
-from slipstream.records import Ended, Ending, Message, Progress, Seen, Session, TorchProfile
+from slipstream.records import Ended, Ending, Failure, Message, Progress, Seen, Session, TorchProfile
 from slipstream.sandbox import downloads, overlay
 from slipstream.sandbox.overlap import is_below
+from slipstream.sandbox.shortages import full_disk, is_full
 from slipstream.sandbox.uncovered_places import UncoveredPlaces
 from slipstream.sandbox.workspace import Workspace, Workspaces
 from slipstream.store.sessions import known_speedtest
 from slipstream.supervise.process_control import no_leftovers, own_processes
 from slipstream.supervise.pty_relay import PtyRelay
 from slipstream.supervise.signals import Interrupts, ended_by_signals, unbroken
-from slipstream.supervise.trial_process import LateError, TrialProcess, UncoveredError, signal_name
+from slipstream.supervise.trial_process import LateError, RefusalError, TrialProcess, UncoveredError, signal_name
 from slipstream.trial.lifecycle import TrialSettings
 
 PROFILE = "torch-profile.json"
@@ -190,6 +191,8 @@ def _run_in_workspace(options: CheckOptions, line: ProgressLine | None, cwd: Pat
     )
     try:
         exit_code = _run_trial(run, workspace, settings, options.count_loopback)
+        if is_full(workspace.path):
+            raise RefusalError(Failure(f"{full_disk(workspace.path)}."))
         run.ending = _ending(run, exit_code)
         if options.profile:
             run.notes += keep_profile(workspace.scratch / PROFILE, Path(options.profile), options.command)

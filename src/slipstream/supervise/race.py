@@ -19,6 +19,7 @@ from slipstream.machine.foreign_load import ForeignLoad
 from slipstream.machine.gpu import load_nvml
 from slipstream.records import BlockTiming, Failure, Recipe, Session, Tick, Told, TrialRecord, TrialSpec
 from slipstream.sandbox import overlay
+from slipstream.sandbox.shortages import full_disk, is_full, shortage
 from slipstream.sandbox.uncovered_places import UncoveredPlaces
 from slipstream.sandbox.workspace import Workspaces
 from slipstream.supervise.fork_server import ForkServerPool
@@ -206,7 +207,7 @@ class ProcessBackend:
             else:
                 log.launch()
         except OSError as error:
-            log.failure = Failure(f"could not be started: {error}")
+            log.failure = Failure(shortage(error) or str(error))
             return
         try:
             with self._alone():
@@ -222,8 +223,11 @@ class ProcessBackend:
             if process.is_forked and not process.holder and log is self._base:  # forking may be the cause
                 self._launch_cold(process, log, f"a process forked after torch's import did not reach a step ({out})")
                 return
+            is_disk_full = is_full(process.workspace.path)
             self._close(process)
-            if isinstance(out, LateError) and not is_repetition:
+            if is_disk_full:
+                log.failure = Failure(full_disk(process.workspace.path))
+            elif isinstance(out, LateError) and not is_repetition:
                 log.num_launches -= 1
                 self._launch(log, is_repetition=True)
             else:

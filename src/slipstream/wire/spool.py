@@ -21,20 +21,30 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 class Spool:
-    """The file of one process. It is opened when the first message is written."""
+    """The file of one process. It is opened when the first message is written. After a message that could not be
+    stored, for example on a full disk, all later ones are dropped: the script must not notice."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._descriptor: int | None = None
         self._process = 0
+        self._is_broken = False
 
     def write(self, message: Message) -> None:
+        if not self._is_broken:
+            try:
+                self._write(message)
+            except OSError:
+                self._is_broken = True
+
+    def _write(self, message: Message) -> None:
         body = _encoder.encode(message)
         if self._descriptor is None or self._process != os.getpid():  # a forked process needs its own file
             self._process = os.getpid()
             name = self._directory / f"{self._process}.spool"
             self._descriptor = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.write(self._descriptor, _HEADER.pack(len(body)) + body)
+        data = _HEADER.pack(len(body)) + body
+        self._is_broken = os.write(self._descriptor, data) != len(data)
 
     def close(self) -> None:
         if self._descriptor is not None and self._process == os.getpid():
