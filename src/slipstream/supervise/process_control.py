@@ -91,10 +91,10 @@ class ProcessTree:
 def no_leftovers() -> Iterator[bool]:
     """Ends, at the end of the block, every descendant of this process that was started inside it, also if this process
     is killed. Yields whether this process adopts orphans."""
-    before = set(descendants(os.getpid()))
     janitor = Janitor()
     if sys.platform == "linux":
         janitor.start()
+    before = set(descendants(os.getpid()))  # with the janitor, if this process is the first one of a container
     is_adopting = sys.platform == "linux" and mounts.adopt_orphans(wanted=True)
     try:
         yield is_adopting
