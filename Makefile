@@ -74,6 +74,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/history.py
+	$(BIN)/python benchmarks/load.py
 	$(BIN)/python benchmarks/batched.py
 	$(BIN)/python benchmarks/loaders.py $(if $(PEERS),--peers-python $(PEERS))
 	$(BIN)/python benchmarks/decoders.py

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from slipstream.startup_modules import STARTUP_MODULES as STARTUP_MODULES  # isort: skip - first, before typing
+
 from typing import TYPE_CHECKING, Any
 
 from slipstream.version import VERSION

@@ -83,6 +83,18 @@ SCRIPTS = {
             traceback.print_exc()
             logging.exception("logged", stack_info=True)
     """,
+    "depth": """
+        import inspect, sys
+        def f():
+            return [(frame.function, frame.lineno) for frame in inspect.stack()]
+        print(f(), len(inspect.getouterframes(inspect.currentframe())), sys.getrecursionlimit())
+    """,
+    "modules": """
+        import sys
+        print([name for name in sys.modules if name.partition(".")[0] in ("click", "msgspec", "psutil", "numpy")])
+        import click  # the script's own copy
+        print(click.style("a", fg="red"), click.__name__ in sys.modules)
+    """,
     "group": "raise ExceptionGroup('several', [ValueError(1), TypeError(2)])",
 }
 
@@ -109,6 +121,55 @@ def test_a_script_ends_as_under_python(tmp_path: Path, name: str) -> None:
         pytest.skip("exception groups")
     (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPTS[name]))
     assert_same(tmp_path, "train.py")
+
+
+@pytest.mark.parametrize("name", ["click", "msgspec", "shlex"])  # `run` imports all three
+def test_a_module_beside_the_script_is_found_first(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("print('mine')\n")
+    steps = STEPS if name == "msgspec" else ""  # modules of slipstream that are imported with torch need this one
+    (tmp_path / "train.py").write_text(f"import sys, {name}\nprint(sys.modules[{name!r}].__file__)\n" + steps)
+    assert_same(tmp_path, *(["-m", "train"] if name == "click" else ["train.py"]))
+
+
+STEPS = """
+import torch
+weight = torch.ones(2, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(3):
+    weight.square().sum().backward()
+    optimizer.step()
+print(weight)
+"""
+WARNINGS = """
+import torch
+class Data(torch.utils.data.IterableDataset):
+    def __len__(self):
+        return 1
+    def __iter__(self):
+        return iter([torch.ones(2)] * 4)
+    def __repr__(self):
+        return "Data"
+weight = torch.ones(2, requires_grad=True)
+def backward():
+    torch.autograd.backward(weight.square().sum(), grad_variables=torch.tensor(1.0))
+    weight.square().sum().backward(create_graph=True)
+backward()
+optimizer = torch.optim.SGD([weight], lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+scheduler.step()
+loader = torch.utils.data.DataLoader(Data())
+len(loader)
+for batch in loader:
+    backward()
+    optimizer.step()
+    scheduler.step(3)
+"""
+
+
+def test_warnings_name_the_same_lines(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WARNINGS)
+    _, _, err = assert_same(tmp_path, "train.py")
+    assert "`grad_variables` is deprecated" in err
 
 
 @pytest.mark.parametrize(

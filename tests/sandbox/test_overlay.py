@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import msgspec
 import pytest
 
 from slipstream.launch.target import protected_folders
-from slipstream.sandbox import overlay
+from slipstream.sandbox import mounts, overlay
 from slipstream.sandbox.temporary_folder import remove_tree
 
 PARENT, OWN_USER, REASON = overlay.probe()
@@ -31,19 +30,12 @@ def workspace() -> Iterator[Path]:
 
 def in_child(plan: overlay.OverlayPlan, act: Callable[[], None]) -> None:
     """Runs `act` in a process that has entered the view."""
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            assert overlay.enter(plan) == []
-            act()
-            code = 0
-        except BaseException as error:
-            os.write(2, f"{type(error).__name__}: {error}\n".encode())
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def enter_and_act() -> None:
+        assert overlay.enter(plan) == []
+        act()
+
+    assert mounts.fault_in_child(enter_and_act) == ""
 
 
 @pytest.mark.parametrize("own_user", [False, True] if not OWN_USER else [True])
@@ -370,3 +362,30 @@ def test_uncovered_file_is_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="for good"):
         overlay._lay_over(plan, "", [])
     assert real.read_text() == "old"
+
+
+def test_tokens_can_be_read_and_are_never_changed(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    files = [home / ".netrc", home / ".kaggle/kaggle.json", home / ".cache/huggingface/token", tmp_path / "hub/token"]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("secret")
+        file.chmod(0o600)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    plan = overlay.prepare(workspace, own_user=OWN_USER, through=[], kept=[])
+
+    def act() -> None:
+        for file in files:
+            assert file.read_text() == "secret" and file.stat().st_mode & 0o777 == 0o600
+            file.write_text("stolen")
+            assert file.read_text() == "stolen"
+        (home / ".cache/huggingface/model").write_text("weights")  # the cache itself stays writable
+
+    in_child(plan, act)
+    assert [file.read_text() for file in files] == ["secret"] * 4
+    assert (home / ".cache/huggingface/model").read_text() == "weights"
+    assert not [path for path in workspace.rglob("*") if path.is_file() and "secret" in path.read_text()]
+    overlay.clean_up(plan)

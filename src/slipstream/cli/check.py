@@ -7,13 +7,30 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from slipstream.cli.group import SCRIPT_SETTINGS, Action, plain_python_instead, read_script, script_argument
-from slipstream.cli.options import HtmlCommand, SpeedGate, gate_options, html_options, judge, read_gate, typed_options
+from slipstream.cli.group import (
+    SCRIPT_SETTINGS,
+    Action,
+    plain_python_instead,
+    read_script,
+    refuse_shortage,
+    script_argument,
+)
+from slipstream.cli.options import (
+    HtmlCommand,
+    SpeedGate,
+    gate_options,
+    html_options,
+    judge,
+    no_network_option,
+    read_gate,
+    require_network_namespace,
+    typed_options,
+)
 from slipstream.cli.output import OutputFormats, aside, give, refuse_two_on_stdout
 from slipstream.records import Session
 from slipstream.supervise.check import CheckOptions, supervise
@@ -49,6 +66,7 @@ if TYPE_CHECKING:
 )
 @click.option("--quiet", is_flag=True, help="Print only the verdict and one line for each finding; show no progress.")
 @click.option("--no-overlay", is_flag=True, help="Let the script write to the real file system.")
+@no_network_option
 @click.option("--forget-downloads", is_flag=True, help="First delete the files that earlier checks downloaded.")
 @script_argument
 def command(
@@ -62,6 +80,7 @@ def command(
     torch_profile: Path | None,
     quiet: bool,
     no_overlay: bool,
+    no_network: bool,
     forget_downloads: bool,
     is_module: bool,
     script: tuple[str, ...],
@@ -104,14 +123,17 @@ def command(
         options=typed_options(),
         gate=read_gate(baseline, fail_under, typed),
     )
-    profile = str(torch_profile or "")
-    return functools.partial(_check_until_interrupted, typed, steps or 0, seconds, not no_overlay, profile, result)
+    require_network_namespace(no_network)
+    order = CheckOptions(typed, steps or 0, seconds, not no_overlay, no_network, profile=str(torch_profile or ""))
+    return functools.partial(_check_until_interrupted, order, result)
 
 
-def _check_until_interrupted(*order: Any) -> int:
+def _check_until_interrupted(order: CheckOptions, result: CheckRequest) -> int:
     """While the script runs, Ctrl-C goes to the script. Before and after that it ends the command."""
     try:
-        return _check(*order)
+        return _check(order, result)
+    except OSError as error:
+        return refuse_shortage(error)
     except KeyboardInterrupt:
         return 130
 
@@ -120,16 +142,13 @@ class CheckRequest(OutputFormats, frozen=True):
     gate: SpeedGate | None = None
 
 
-def _check(
-    script: list[str], num_steps: int, seconds: float, use_overlay: bool, profile: str, result: CheckRequest
-) -> int:
+def _check(order: CheckOptions, result: CheckRequest) -> int:
     from slipstream.diagnose import diagnose
     from slipstream.store.sessions import save_session
-    from slipstream.supervise.check import CheckOptions
     from slipstream.supervise.trial_process import RefusalError
 
     try:
-        session = run_check(CheckOptions(script, num_steps, seconds, use_overlay, profile=profile), result)
+        session = run_check(order, result)
     except RefusalError as error:
         click.echo(f"slipstream: {error}", err=True)
         return 2

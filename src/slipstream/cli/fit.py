@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from slipstream.cli.group import refuse_shortage
 from slipstream.cli.output import aside, give
 from slipstream.supervise.signals import EndedBySignal
 
@@ -33,6 +34,8 @@ def read_limit(ctx: click.Context, param: click.Parameter, value: str | None) ->
 def fit_until_interrupted(request: Request) -> int:
     try:
         return _fit(request)
+    except OSError as error:
+        return refuse_shortage(error)
     except KeyboardInterrupt:
         _say("interrupted; no file was changed.")
         return 130
@@ -69,6 +72,7 @@ def _fit(request: Request) -> int:
                 order,
                 live,
                 use_overlay=request.use_overlay,
+                is_offline=request.is_offline,
                 line=None if request.quiet else LiveCheck(),
                 on_seen=functools.partial(_show_seen, live),
             )

@@ -87,7 +87,19 @@ class Refused(click.ClickException):
     exit_code = 2
 
     def show(self, file: Any = None) -> None:
-        click.echo(f"slipstream: {self.format_message()}", file=file, err=file is None)
+        # A file of somebody else may be quoted, and must not control the terminal.
+        message = "".join(char if char.isprintable() or char == "\n" else "?" for char in self.format_message())
+        click.echo(f"slipstream: {message}", file=file, err=file is None)
+
+
+def refuse_shortage(error: OSError) -> int:
+    """Name what the system has run out of, and return the exit code. Other errors are raised again."""
+    from slipstream.sandbox.shortages import shortage
+
+    if sentence := shortage(error):
+        Refused(f"{sentence}.").show()
+        return Refused.exit_code
+    raise error
 
 
 def require_training(what: str) -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import click
 
-from slipstream.cli.group import SCRIPT_SETTINGS, Action, plain_python_instead, read_script, script_argument
+from slipstream.cli.group import (
+    SCRIPT_SETTINGS,
+    Action,
+    plain_python_instead,
+    read_script,
+    refuse_shortage,
+    script_argument,
+)
 from slipstream.cli.options import HtmlCommand, html_options, typed_options
 from slipstream.cli.output import OutputFormats, give, refuse_two_on_stdout
 
@@ -90,6 +97,8 @@ def _observe(script: list[str], seconds: float, use_overlay: bool, forms: Output
     except RefusalError as error:
         click.echo(f"slipstream: {error}", err=True)
         return 2
+    except OSError as error:
+        return refuse_shortage(error)
     except KeyboardInterrupt:
         return 130
     is_given = give(session, forms, remark(session))

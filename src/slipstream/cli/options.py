@@ -46,6 +46,26 @@ def gate_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def no_network_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option whose value goes to `require_network_namespace`."""
+    return click.option(
+        "--no-network", is_flag=True, help="Give the script no network but loopback, so that it uploads nothing."
+    )(function)
+
+
+def require_network_namespace(is_wanted: bool) -> None:
+    """Refuse the option where the system cannot fulfil it."""
+    if not is_wanted:
+        return
+    from slipstream.sandbox.network import obstacle
+
+    if reason := obstacle():
+        raise Refused(
+            f"--no-network is not possible here: this system does not allow a network namespace ({reason}). Nothing was"
+            " run. Without the option the script can reach the network; trackers that slipstream knows stay offline."
+        )
+
+
 def read_gate(baseline: str | None, fail_under: float | None, script: Sequence[str] = ()) -> SpeedGate | None:
     """Load the baseline. This happens before the check, so that a missing baseline does not waste a measurement."""
     from slipstream.store.lookup import find_session

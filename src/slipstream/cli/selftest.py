@@ -33,7 +33,7 @@ def command(device: str, only: str, report_path: Path) -> Action:
     slipstream selftest --only compile,seams
 
     The exit code is 0 only if every test passes. Attach the report to an issue. It contains the results and a
-    description of the environment, and nothing of your own code.
+    description of the environment without paths and names, and nothing of your own code.
     """
     from slipstream.testing.selftest import parts
 

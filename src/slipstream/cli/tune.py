@@ -19,10 +19,17 @@ from slipstream.cli.group import (
     is_switched_off,
     num_ranks,
     read_script,
+    refuse_shortage,
     require_training,
     script_argument,
 )
-from slipstream.cli.options import HtmlCommand, html_options, typed_options
+from slipstream.cli.options import (
+    HtmlCommand,
+    html_options,
+    no_network_option,
+    require_network_namespace,
+    typed_options,
+)
 from slipstream.cli.output import OutputFormats, aside, give, refuse_two_on_stdout
 from slipstream.records import NumericsClass
 from slipstream.supervise.signals import EndedBySignal
@@ -63,6 +70,7 @@ class Request(OutputFormats, frozen=True):
     check_s: float = CHECK_S
     recipe_path: Path = Path("slipstream.toml")
     use_overlay: bool = True
+    is_offline: bool = False
     finds_batch: bool = False
     is_resumed: bool = False
     is_patchable: bool = False
@@ -132,8 +140,9 @@ class Request(OutputFormats, frozen=True):
 @html_options
 @click.option("--quiet", is_flag=True, help="Print only the summary and the table; show no progress.")
 @click.option("--no-overlay", is_flag=True, help="Let the script write to the real file system.")
+@no_network_option
 @script_argument
-def command(no_overlay: bool, is_module: bool, script: tuple[str, ...], **options: Any) -> Action:
+def command(no_overlay: bool, no_network: bool, is_module: bool, script: tuple[str, ...], **options: Any) -> Action:
     """Find out which techniques make SCRIPT faster, and write them to slipstream.toml.
 
     The recipe is kept only if it is proved faster and its numerics are sound. Use this command once for a training,
@@ -168,7 +177,8 @@ def command(no_overlay: bool, is_module: bool, script: tuple[str, ...], **option
         )
     require_training("slipstream tune")
     refuse_two_on_stdout(*(options[name] for name in ("json_path", "markdown_path", "html")))
-    request = Request(typed, use_overlay=not no_overlay, options=typed_options(), **options)
+    require_network_namespace(no_network)
+    request = Request(typed, use_overlay=not no_overlay, is_offline=no_network, options=typed_options(), **options)
     if request.finds_batch or request.limit_bytes:
         return functools.partial(fit_until_interrupted, request)
     return functools.partial(tune_until_interrupted, request)
@@ -178,6 +188,8 @@ def tune_until_interrupted(request: Request) -> int:
     """During the check, Ctrl-C goes to the script. After that it ends the command."""
     try:
         return _tune(request)
+    except OSError as error:
+        return refuse_shortage(error)
     except KeyboardInterrupt:
         _say("interrupted; no file was changed. To continue with what was found so far, add --resume.")
         return 130
@@ -226,6 +238,7 @@ def _tune(request: Request) -> int:
                 live,
                 check_s=request.check_s,
                 use_overlay=request.use_overlay,
+                is_offline=request.is_offline,
                 line=None if request.quiet else LiveCheck(),
                 on_check=functools.partial(_show_check, live),
             )

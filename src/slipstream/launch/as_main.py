@@ -14,6 +14,7 @@ from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
 from slipstream.launch.hide_frames import hide_in_excepthook
+from slipstream.launch.private_modules import hide_our_modules
 from slipstream.launch.target import is_archive, is_module
 from slipstream.records import Ending
 from slipstream.seams.stop import StopTrial
@@ -89,7 +90,7 @@ def _run(script: list[str]) -> None:
         _run_module(script[1], script[2:])
     elif is_archive(script[0]):
         sys.argv = list(script)
-        _set_first_path(_absolute(script[0]))
+        _prepare_imports(_absolute(script[0]))
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
     else:
         _run_file(main, script)
@@ -109,7 +110,7 @@ def _new_main() -> types.ModuleType:
 def _run_file(main: types.ModuleType, script: list[str]) -> None:
     path = _absolute(script[0])
     sys.argv = list(script)
-    _set_first_path(os.path.dirname(os.path.realpath(path)))
+    _prepare_imports(os.path.dirname(os.path.realpath(path)))
     loader = SourceFileLoader("__main__", path)
     main.__dict__.update(__loader__=loader, __file__=path, __cached__=None)
     with open(path, "rb") as file:
@@ -122,11 +123,8 @@ def _run_file(main: types.ModuleType, script: list[str]) -> None:
 
 
 def _run_module(name: str, args: list[str]) -> None:
-    sys.argv = [
-        "-m",
-        *args,
-    ]  # the module's packages, which are imported first, see this; runpy then sets the file's path
-    _set_first_path(os.getcwd())
+    sys.argv = ["-m", *args]  # seen by the packages that are imported first; runpy then sets the file's path
+    _prepare_imports(os.getcwd())
     try:
         runpy._run_module_as_main(name)  # type: ignore[attr-defined]
     except SystemExit as stop:
@@ -143,10 +141,13 @@ def _is_runpys_own(stop: SystemExit) -> bool:
     return depth == 1 and trace is not None and trace.tb_frame.f_code.co_name == "_run_module_as_main"
 
 
-def _set_first_path(path: str) -> None:
+def _prepare_imports(path: str) -> None:
+    """From here on, the script's imports find what they find under plain Python."""
     if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
-        return  # with -P or -I python adds no directory
+        hide_our_modules(None)  # with -P or -I python adds no directory
+        return
     sys.path[0] = path
+    hide_our_modules(path)
 
 
 def _absolute(path: str) -> str:

@@ -102,8 +102,8 @@ def _call(hook: Callable[..., Any], *args: Any) -> None:
 
 
 def hide_in_module(arrivals: ImportHooks, patches: Patches) -> None:
-    """Makes the `traceback` module skip our frames. This covers tracebacks that the script, its logger or a loader's
-    worker formats while the script runs."""
+    """Makes the `traceback` and `inspect` modules skip our frames. This covers tracebacks that the script, its logger
+    or a loader's worker formats while the script runs, and scripts that count the frames of `inspect.stack()`."""
 
     def arrived(module: ModuleType) -> None:
         for name in ("walk_tb", "_walk_tb_with_full_positions"):  # the second: 3.11 and later
@@ -111,13 +111,26 @@ def hide_in_module(arrivals: ImportHooks, patches: Patches) -> None:
                 patches.replace(module, name, _without_ours(getattr(module, name)))
         patches.replace(module, "walk_stack", _until_launch(module.walk_stack))
 
+    def inspect_arrived(module: ModuleType) -> None:
+        patches.replace(module, "getouterframes", _outer_frames_until_launch(module.getouterframes))
+
     arrivals.when_imported("traceback", arrived)
+    arrivals.when_imported("inspect", inspect_arrived)  # inspect.stack calls getouterframes
 
 
 def _without_ours(walk: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[Any]]:
     @functools.wraps(walk)
     def passing(trace: TracebackType | None) -> Iterator[Any]:
         return iter(walk(without_our_frames(_copied(trace))))
+
+    return passing
+
+
+def _outer_frames_until_launch(list_frames: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    @functools.wraps(list_frames)
+    def passing(frame: Any, context: int = 1) -> list[Any]:
+        script = itertools.takewhile(lambda info: info.frame.f_code.co_filename != _LAUNCH, list_frames(frame, context))
+        return [info for info in script if not is_our_file(info.frame.f_code.co_filename)]
 
     return passing
 

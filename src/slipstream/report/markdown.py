@@ -14,6 +14,7 @@ from slipstream.records import Environment, Fitting, Session
 from slipstream.report.text.check import script_of
 from slipstream.report.text.fit import FIT_ALIGN, FIT_HEADINGS, fit_rows, remarks
 from slipstream.report.text.fit import sentence as fit_sentence
+from slipstream.report.text.printable import printable
 from slipstream.report.text.tune import (
     HEADINGS,
     caveats,
@@ -56,7 +57,7 @@ def _lines(session: Session) -> Iterator[str]:
     if listed:
         yield ""
     for name, sentence in listed:
-        yield f"- `{name}`: {_plain(sentence)}"
+        yield f"- `{printable(name).replace('`', chr(39))}`: {_plain(sentence)}"
     if folded := not_applicable(tuning):
         yield f"\nNot applicable: {_plain('; '.join(f'{names}: {reason}' for names, reason in folded))}."
     yield f"\n<sub>{_plain(_basis(session))}</sub>"
@@ -97,6 +98,6 @@ def _machine(environment: Environment) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Returns the text on one line. Characters that Markdown or HTML would interpret are escaped."""
-    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """Returns the text on one line. Characters that Markdown, HTML or a terminal would interpret are escaped."""
+    text = printable(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_|\[\]~#])", r"\\\1", text)

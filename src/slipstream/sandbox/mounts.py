@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 CLONE_NEWNS: Final = 0x00020000
 CLONE_NEWUSER: Final = 0x10000000
+CLONE_NEWNET: Final = 0x40000000
 _MS_BIND: Final = 4096
 _MS_REC: Final = 16384
 _MS_PRIVATE: Final = 1 << 18
@@ -72,13 +74,41 @@ def _check(result: int, what: str) -> None:
 def enter_namespaces(*, own_user: bool) -> None:
     """Enters a new mount namespace. With `own_user` it is in a new user namespace, in which the user and group ids stay
     the same."""
+    _unshare(CLONE_NEWNS, own_user=own_user)
+    _check(_libc().mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None), "make mounts private")
+
+
+def enter_network(*, own_user: bool) -> None:
+    """Enters a new network namespace, in which no interface is up."""
+    _unshare(CLONE_NEWNET, own_user=own_user)
+
+
+def _unshare(flags: int, *, own_user: bool) -> None:
     uid, gid = os.geteuid(), os.getegid()
-    _check(_libc().unshare(CLONE_NEWNS | (CLONE_NEWUSER if own_user else 0)), "unshare")
+    _check(_libc().unshare(flags | (CLONE_NEWUSER if own_user else 0)), "unshare")
     if own_user:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-    _check(_libc().mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None), "make mounts private")
+
+
+def fault_in_child(act: Callable[[], None]) -> str:
+    """Tries something in a child process, which then ends. Returns the text of the exception, or "" if there was
+    none."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        except BaseException as error:
+            os.write(writer, str(error).encode()[:4000] or b"unknown")
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        fault = pipe.read().decode(errors="replace")
+    os.waitpid(child, 0)
+    return fault
 
 
 def bind(source: str, target: str) -> None:

@@ -20,17 +20,18 @@ import msgspec
 
 from slipstream.sandbox import mounts
 from slipstream.sandbox.overlap import Overlaps, is_below, is_same
-from slipstream.sandbox.temporary_folder import TemporaryFolder, remove_tree
+from slipstream.sandbox.temporary_folder import PROBE_PREFIX, TemporaryFolder, places, remove_tree
 from slipstream.store.safe_files import UnsafeFileError
 
-PROBE_PREFIX: Final = "slipstream-probe-"
 _PASS_THROUGH: Final = ("/proc", "/sys", "/dev", "/run")
 _CACHE_VARIABLES: Final = (
     "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME",
     "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "NLTK_DATA", "KERAS_HOME", "PIP_CACHE_DIR",
     "SLIPSTREAM_CACHE",
 )  # fmt: skip
-_CACHE_FOLDERS: Final = (".cache", ".triton", ".nv", "nltk_data", ".keras", ".torch", ".fastai", ".kaggle")
+_CACHE_FOLDERS: Final = (".cache", ".triton", ".nv", "nltk_data", ".keras", ".torch", ".fastai")
+# Files with access tokens that libraries keep in their caches, at the top or one level below.
+_TOKENS: Final = ("token", "stored_tokens", "credentials", "credentials.json", "kaggle.json", "access_token", ".netrc")
 
 
 class KeptDownload(msgspec.Struct, frozen=True):
@@ -59,6 +60,7 @@ class OverlayPlan(msgspec.Struct, frozen=True):
     kept: list[KeptDownload] = []
     made: list[str] = []  # directories that were created in order to pass them through
     bare: list[str] = []  # directories whose direct entries are not covered by a layer
+    tokens: list[str] = []  # files in a cache of which the trial gets a copy, which disappears with its view
     over: list[KeptDownload] = []  # files that have another content for this trial; the content is in `tree`
 
 
@@ -70,7 +72,7 @@ def probe() -> tuple[Path | None, bool, str]:
     reason = ""
     # Root needs only a mount namespace. Other users need a user namespace around it.
     for own_user in (False, True) if os.geteuid() == 0 else (True,):
-        for parent in _places():
+        for parent in places():
             reason = _try_in_child(parent, own_user)
             if not reason:
                 return parent, own_user, ""
@@ -79,12 +81,6 @@ def probe() -> tuple[Path | None, bool, str]:
 
 def temporary_directory() -> Path:
     return Path(tempfile.gettempdir())
-
-
-def _places() -> list[Path]:
-    places = [temporary_directory(), Path("/var/tmp"), Path("/dev/shm")]
-    usable = [place for place in dict.fromkeys(places) if os.access(place, os.W_OK | os.X_OK)]
-    return sorted(usable, key=lambda place: shutil.disk_usage(place).free < 2 << 30)  # stable: places with space first
 
 
 def _try_in_child(parent: Path, own_user: bool) -> str:
@@ -99,24 +95,15 @@ def _try_in_child(parent: Path, own_user: bool) -> str:
 def _mount_in_child(workspace: Path, own_user: bool) -> str:
     for name in ("u", "w", "root"):
         (workspace / name).mkdir()
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            mounts.enter_namespaces(own_user=own_user)
-            mounts.mount_overlay(
-                "/usr" if Path("/usr").is_dir() else "/", str(workspace), f"{workspace}/root", own_user=own_user
-            )
-            Path(workspace, "root", "written").write_text("")
-        except BaseException as error:
-            os.write(writer, str(error).encode()[:500] or b"unknown")
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as pipe:
-        reason = pipe.read().decode(errors="replace")
-    os.waitpid(child, 0)
-    return reason
+
+    def mount() -> None:
+        mounts.enter_namespaces(own_user=own_user)
+        mounts.mount_overlay(
+            "/usr" if Path("/usr").is_dir() else "/", str(workspace), f"{workspace}/root", own_user=own_user
+        )
+        Path(workspace, "root", "written").write_text("")
+
+    return mounts.fault_in_child(mount)
 
 
 def prepare(
@@ -134,7 +121,18 @@ def prepare(
     (workspace / "root").mkdir()
     made = [path for path in _caches_to_make(protected) if not _make(path)]
     known = [path for path in dict.fromkeys([*through, *cache_directories(protected)]) if Path(path).is_dir()]
-    return OverlayPlan(str(workspace), own_user, layers, binds, known, kept, made, bare)
+    (workspace / "tokens").mkdir()
+    return OverlayPlan(str(workspace), own_user, layers, binds, known, kept, made, bare, list(_tokens(known)))
+
+
+def _tokens(caches: list[str]) -> Iterator[str]:
+    found = [os.environ.get("HF_TOKEN_PATH", "")]
+    for cache in caches:
+        for name in _TOKENS:
+            found += [str(path) for path in (*Path(cache).glob(name), *Path(cache).glob(f"*/{name}"))]
+    for path in dict.fromkeys(os.path.realpath(path) for path in found if path):
+        if os.path.isfile(path) and any(is_below(path, cache) for cache in caches):
+            yield path
 
 
 def _whole_mounts() -> tuple[list[str], list[str]]:
@@ -295,6 +293,7 @@ def enter(plan: OverlayPlan) -> list[str]:
     _lay_over(plan, root, uncovered)
     for path in plan.through:
         _bind(path, root + path)
+    _copy_tokens(plan, root)
     mounts.change_root(root)
     os.chdir(cwd)
     if plan.own_user and os.geteuid() != 0:
@@ -333,6 +332,19 @@ def _show_downloads(plan: OverlayPlan, root: str, uncovered: list[str]) -> None:
                 _cover(layers[item.path], str(target), plan.own_user)
             elif Path(item.tree).is_file():
                 shutil.copy2(item.tree, target)
+
+
+def _copy_tokens(plan: OverlayPlan, root: str) -> None:
+    """Lays a copy over each token. The copies are in memory that belongs to this view, so that none stays on disk."""
+    if not plan.tokens:
+        return
+    place = f"{plan.workspace}/tokens"
+    mounts.mount_memory(place)
+    for number, path in enumerate(plan.tokens):
+        copy = f"{place}/{number}"
+        with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+            shutil.copy2(path, copy)
+            mounts.bind(copy, root + path)
 
 
 def _lay_over(plan: OverlayPlan, root: str, uncovered: list[str]) -> None:

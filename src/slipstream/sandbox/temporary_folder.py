@@ -10,6 +10,23 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Final
+
+WORKSPACE_PREFIX: Final = "slipstream-check-"
+PROBE_PREFIX: Final = "slipstream-probe-"
+
+
+def places() -> list[Path]:
+    """Where temporary directories may be, best first."""
+    known = [Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/dev/shm")]
+    usable = [place for place in dict.fromkeys(known) if os.access(place, os.W_OK | os.X_OK)]
+    return sorted(usable, key=lambda place: shutil.disk_usage(place).free < 2 << 30)  # stable: places with space first
+
+
+def sweep(parent: Path) -> None:
+    """Removes the directories of commands that were killed."""
+    for prefix in (WORKSPACE_PREFIX, PROBE_PREFIX):
+        remove_abandoned(parent, prefix)
 
 
 class TemporaryFolder:

@@ -12,15 +12,15 @@ import msgspec
 
 from slipstream.launch.target import protected_folders
 from slipstream.sandbox import downloads, overlay
-from slipstream.sandbox.temporary_folder import TemporaryFolder, remove_abandoned
-
-_PREFIX = "slipstream-check-"
+from slipstream.sandbox.temporary_folder import WORKSPACE_PREFIX, TemporaryFolder, sweep
 
 
 class Workspaces:
     """Makes the workspaces of one command's trials, with an overlay if the system allows it."""
 
-    def __init__(self, script: Sequence[str], use_overlay: bool) -> None:
+    def __init__(self, script: Sequence[str], use_overlay: bool, is_offline: bool = False) -> None:
+        """`is_offline`: trials get a network of their own, without a connection."""
+        self._is_offline = is_offline
         self._cwd, self._script = Path.cwd(), script
         self._parent, self._own_user, reason = overlay.probe() if use_overlay else (None, False, "--no-overlay")
         self.no_overlay = reason if self._parent is None else ""  # why trials have no overlay
@@ -32,7 +32,7 @@ class Workspaces:
     def make(self, over: Mapping[str, bytes] | None = None) -> Workspace:
         """The caller removes the workspace. `over` gives files another content for this trial. Raises OSError if there
         is no overlay that covers them."""
-        workspace = Workspace(self._parent or overlay.temporary_directory())
+        workspace = Workspace(self._parent or overlay.temporary_directory(), self._is_offline)
         try:
             if self._parent is not None:
                 workspace.cover(self._cwd, self._script, own_user=self._own_user)
@@ -44,9 +44,10 @@ class Workspaces:
 
 
 class Workspace:
-    def __init__(self, parent: Path) -> None:
+    def __init__(self, parent: Path, is_offline: bool = False) -> None:
+        self.is_offline = is_offline
         sweep(parent)
-        self._folder = TemporaryFolder(_PREFIX, parent)
+        self._folder = TemporaryFolder(WORKSPACE_PREFIX, parent)
         self.path = self._folder.path
         self.spool = self.path / "spool"
         self.scratch = self.path / "scratch"
@@ -80,9 +81,3 @@ class Workspace:
         if self.plan is not None:
             overlay.clean_up(self.plan)
         self._folder.remove()
-
-
-def sweep(parent: Path) -> None:
-    """Removes the directories of commands that were killed."""
-    for prefix in (_PREFIX, overlay.PROBE_PREFIX):
-        remove_abandoned(parent, prefix)

@@ -13,7 +13,7 @@ import torch
 
 from slipstream.seams.batches import count_samples
 from slipstream.seams.listener import Listener
-from slipstream.seams.patching import Passage, Patches
+from slipstream.seams.patching import Passage, Patches, without_stack_level
 
 Hook = Callable[[Any, Any, Any], None]
 
@@ -30,6 +30,7 @@ class ObservedCalls(Protocol):
     call_listener: CallListener | None
 
 
+@without_stack_level
 def shorten_next(passage: Passage, patches: Patches, listener: Listener) -> Callable[[Any], Any]:
     """The fast path of `__next__`, for the iterator that was used last."""
     original, slow_path, shortcut, emit = passage.original, passage.function, listener.shortcut, listener.emit
@@ -74,6 +75,7 @@ def shorten_next(passage: Passage, patches: Patches, listener: Listener) -> Call
     return passing
 
 
+@without_stack_level
 def shorten_call(
     passage: Passage,
     patches: Patches,
@@ -125,6 +127,7 @@ def shorten_call(
     return passing
 
 
+@without_stack_level
 def shorten_backward(passage: Passage, patches: Patches, listener: Listener, seam: str) -> Callable[..., Any]:
     """The fast path of a backward pass."""
     original, slow_path, shortcut, emit = passage.original, passage.function, listener.shortcut, listener.emit

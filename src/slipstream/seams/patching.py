@@ -8,18 +8,33 @@ import functools
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final
+from types import CodeType
+from typing import Any, Final, TypeVar
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 After = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 Abandon = Callable[[Any], None]
 Complain = Callable[[str, BaseException], None]
 Front = Callable[["Passage"], Callable[..., Any]]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _ABSENT: Final = object()
 
 # Tests set this to a function that breaks one callback, selected by its name.
 tamper: Callable[[str, Callable[..., Any]], Callable[..., Any]] | None = None
+
+
+def without_stack_level(function: Function) -> Function:
+    """Makes `warnings.warn(..., stacklevel=2)` in the original name the line that calls it, and not the wrapper. Python
+    skips frames whose file has these two words in its name, because `import` has such frames. Applies to all functions
+    that are defined inside this one."""
+    function.__code__ = _renamed(function.__code__)
+    return function
+
+
+def _renamed(code: CodeType) -> CodeType:
+    constants = tuple(_renamed(inner) if isinstance(inner, CodeType) else inner for inner in code.co_consts)
+    return code.replace(co_filename=f"{code.co_filename}:importlib_bootstrap", co_consts=constants)
 
 
 class Substitute:
@@ -127,6 +142,7 @@ class Patches:
 class Passage:
     """A wrapper of a function that calls our callbacks before and after the original."""
 
+    @without_stack_level
     def __init__(
         self,
         original: Callable[..., Any],
@@ -203,6 +219,7 @@ class Passage:
 Rewrite = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
+@without_stack_level
 def rewrite_arguments(patches: Patches, owner: Any, name: str, seam: str, rewrite: Rewrite) -> None:
     """Makes every call of `owner.name` use the arguments that `rewrite` returns. If `rewrite` raises, the original
     arguments are used from then on."""

@@ -58,7 +58,7 @@ def read_file(path: Path, limit_bytes: int, *, may_be_link: bool = False) -> byt
         _check_regular(facts, path)
         if facts.st_size > limit_bytes:
             raise UnsafeFileError(f"has {facts.st_size:,} bytes, more than the limit of {limit_bytes:,}", path)
-        return file.read(limit_bytes)
+        return file.read(facts.st_size)  # a larger number would be the size of the buffer
 
 
 def write_file(path: Path, data: bytes) -> None:

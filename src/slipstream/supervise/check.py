@@ -26,15 +26,17 @@ from slipstream.machine.foreign_load import ForeignLoad, LoadSampler
 from slipstream.machine.git import read_revision
 from slipstream.machine.gpu import GpuSampler, find_idle_gpu, load_nvml
 from slipstream.observe.assemble import assemble
-from slipstream.records import Ended, Ending, Message, Progress, Seen, Session, TorchProfile
+from slipstream.records import Ended, Ending, Failure, Message, Progress, Seen, Session, TorchProfile
 from slipstream.sandbox import downloads, overlay
 from slipstream.sandbox.overlap import is_below
+from slipstream.sandbox.shortages import full_disk, is_full
+from slipstream.sandbox.uncovered_places import UncoveredPlaces
 from slipstream.sandbox.workspace import Workspace, Workspaces
 from slipstream.store.sessions import known_speedtest
 from slipstream.supervise.process_control import no_leftovers, own_processes
 from slipstream.supervise.pty_relay import PtyRelay
 from slipstream.supervise.signals import Interrupts, ended_by_signals, unbroken
-from slipstream.supervise.trial_process import LateError, TrialProcess, UncoveredError, signal_name
+from slipstream.supervise.trial_process import LateError, RefusalError, TrialProcess, UncoveredError, signal_name
 from slipstream.trial.lifecycle import TrialSettings
 
 PROFILE = "torch-profile.json"
@@ -82,6 +84,7 @@ class CheckOptions(msgspec.Struct, frozen=True):
     num_steps: int = 0
     seconds: float = 60.0
     use_overlay: bool = True
+    is_offline: bool = False
     command: str = "check"
     schedule: str = ""  # module:class, for commands other than check
     count_loopback: bool = False  # for tests: treat a download from this machine as a download
@@ -165,7 +168,7 @@ def _is_step(message: Message) -> bool:
 
 def _run_with_overlay(options: CheckOptions, line: ProgressLine | None, cwd: Path) -> _CheckRun:
     """Runs the script under an overlay, or without one if an overlay is not possible or cannot be created."""
-    workspaces = Workspaces(options.script, options.use_overlay)
+    workspaces = Workspaces(options.script, options.use_overlay, options.is_offline)
     try:
         run = _run_in_workspace(options, line, cwd, workspaces.make())
     except UncoveredError as uncovered:
@@ -177,6 +180,7 @@ def _run_with_overlay(options: CheckOptions, line: ProgressLine | None, cwd: Pat
 
 def _run_in_workspace(options: CheckOptions, line: ProgressLine | None, cwd: Path, workspace: Workspace) -> _CheckRun:
     run = _CheckRun(line)
+    places = UncoveredPlaces()
     settings = TrialSettings(
         mode="check",
         num_steps=options.num_steps,
@@ -187,11 +191,14 @@ def _run_in_workspace(options: CheckOptions, line: ProgressLine | None, cwd: Pat
     )
     try:
         exit_code = _run_trial(run, workspace, settings, options.count_loopback)
+        if is_full(workspace.path):
+            raise RefusalError(Failure(f"{full_disk(workspace.path)}."))
         run.ending = _ending(run, exit_code)
         if options.profile:
             run.notes += keep_profile(workspace.scratch / PROFILE, Path(options.profile), options.command)
         if workspace.plan is not None:
             _collect(run, options, cwd, workspace, workspace.plan)
+            run.written += places.new_files()
     finally:
         with unbroken():
             workspace.remove()

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from slipstream.sandbox import mounts
+from slipstream.supervise.after_kill import Janitor
 from slipstream.supervise.signals import unbroken
 
 _STILL_S = 0.5
@@ -88,9 +89,12 @@ class ProcessTree:
 
 @contextlib.contextmanager
 def no_leftovers() -> Iterator[bool]:
-    """Ends, at the end of the block, every descendant of this process that was started inside it. Yields whether this
-    process adopts orphans."""
-    before = set(descendants(os.getpid()))
+    """Ends, at the end of the block, every descendant of this process that was started inside it, also if this process
+    is killed. Yields whether this process adopts orphans."""
+    janitor = Janitor()
+    if sys.platform == "linux":
+        janitor.start()
+    before = set(descendants(os.getpid()))  # with the janitor, if this process is the first one of a container
     is_adopting = sys.platform == "linux" and mounts.adopt_orphans(wanted=True)
     try:
         yield is_adopting
@@ -99,6 +103,7 @@ def no_leftovers() -> Iterator[bool]:
             _end_all(_processes(pid for pid in descendants(os.getpid()) if pid not in before))
         if is_adopting:
             mounts.adopt_orphans(wanted=False)
+        janitor.dismiss()
 
 
 def _end_all(processes: list[psutil.Process]) -> None:

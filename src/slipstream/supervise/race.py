@@ -19,6 +19,8 @@ from slipstream.machine.foreign_load import ForeignLoad
 from slipstream.machine.gpu import load_nvml
 from slipstream.records import BlockTiming, Failure, Recipe, Session, Tick, Told, TrialRecord, TrialSpec
 from slipstream.sandbox import overlay
+from slipstream.sandbox.shortages import full_disk, is_full, shortage
+from slipstream.sandbox.uncovered_places import UncoveredPlaces
 from slipstream.sandbox.workspace import Workspaces
 from slipstream.supervise.fork_server import ForkServerPool
 from slipstream.supervise.process_control import no_leftovers, own_processes
@@ -56,6 +58,7 @@ class ProcessBackend:
         tick: Tick = "optimizer",
         environment_of: Callable[[Recipe], dict[str, str]] = lambda recipe: {},
         use_overlay: bool = True,
+        is_offline: bool = False,
         seed: int = 0,
         warm_up: int = 5,
         limit_s: float = 60.0,
@@ -68,7 +71,7 @@ class ProcessBackend:
         self._environment_of = environment_of
         self._warm_up = max(_LEAST_SNAPSHOTS, warm_up)
         self._limit_s, self._start_limit_s = limit_s, start_limit_s
-        self._use_overlay = use_overlay
+        self._use_overlay, self._is_offline = use_overlay, is_offline
         self._logs: dict[int, TrialLog] = {}
         self._over: dict[int, dict[str, bytes]] = {}
         self._limits: dict[int, int] = {}
@@ -102,8 +105,13 @@ class ProcessBackend:
         self._stack.callback(self._fork_servers.close)
         if self._use_overlay:
             self._stack.enter_context(overlay.shared_caches(protected_folders(Path.cwd(), self._script)))
+        self._stack.callback(self._list_new_files, UncoveredPlaces())
         self._stack.callback(self._end_all)
-        self._workspaces = Workspaces(self._script, self._use_overlay)
+        self._workspaces = Workspaces(self._script, self._use_overlay, self._is_offline)
+
+    def _list_new_files(self, places: UncoveredPlaces) -> None:
+        if not self.no_overlay:  # otherwise the trials list what they write
+            self.written += [path for path in places.new_files() if path not in self.written]
 
     def __exit__(self, *_: object) -> None:
         with self._signals, unbroken():
@@ -199,7 +207,7 @@ class ProcessBackend:
             else:
                 log.launch()
         except OSError as error:
-            log.failure = Failure(f"could not be started: {error}")
+            log.failure = Failure(shortage(error) or str(error))
             return
         try:
             with self._alone():
@@ -215,8 +223,11 @@ class ProcessBackend:
             if process.is_forked and not process.holder and log is self._base:  # forking may be the cause
                 self._launch_cold(process, log, f"a process forked after torch's import did not reach a step ({out})")
                 return
+            is_disk_full = is_full(process.workspace.path)
             self._close(process)
-            if isinstance(out, LateError) and not is_repetition:
+            if is_disk_full:
+                log.failure = Failure(full_disk(process.workspace.path))
+            elif isinstance(out, LateError) and not is_repetition:
                 log.num_launches -= 1
                 self._launch(log, is_repetition=True)
             else:

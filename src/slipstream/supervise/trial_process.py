@@ -79,7 +79,7 @@ class TrialProcess:
         self.workspace = workspace
         self._messages = SpoolReader(workspace.spool)
         settings = msgspec.structs.replace(settings, spool=str(workspace.spool))
-        ticket = Ticket(settings, str(workspace.scratch), workspace.plan, count_loopback)
+        ticket = Ticket(settings, str(workspace.scratch), workspace.plan, count_loopback, workspace.is_offline)
         self.start_s = time.monotonic()
         forked = None
         if server is not None and stdout is not None and stderr is not None:

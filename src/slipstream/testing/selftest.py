@@ -15,9 +15,11 @@ from typing import Final
 import msgspec
 
 from slipstream.records import Environment
+from slipstream.report.redaction import Redactor
 
 SEAMS: Final = "seams"
 LIMIT_S: Final = 300.0
+_REMAINING: Final = "results, error messages, versions, the hardware, and variables that change the speed of libraries"
 
 
 class SelftestOutcome(msgspec.Struct, frozen=True):
@@ -72,7 +74,8 @@ def outcomes_of(ident: str, device: str) -> Iterator[SelftestOutcome]:
 
 
 def write_report(environment: Environment, device: str, results: list[SelftestPart]) -> str:
-    """A Markdown report for an issue: first what failed, then everything, then the machine."""
+    """A Markdown report for an issue: first what failed, then everything, then the machine. Without paths and names."""
+    redactor = Redactor(str(Path.cwd()))
     failed = [(part, outcome) for part in results for outcome in part.outcomes if not outcome.is_ok]
     num_checks = sum(len(part.outcomes) for part in results)
     lines = [
@@ -80,7 +83,7 @@ def write_report(environment: Environment, device: str, results: list[SelftestPa
         "",
         f"{num_checks - len(failed)} of {num_checks} checks hold on `{device}`.",
         "",
-        *(f"- **{part.ident}**, {outcome.name}: {_line(outcome.detail)}" for part, outcome in failed),
+        *(f"- **{part.ident}**, {outcome.name}: {_line(redactor.text(outcome.detail))}" for part, outcome in failed),
         *([""] if failed else []),
         "| part | check | holds | detail |",
         "|---|---|---|---|",
@@ -88,8 +91,10 @@ def write_report(environment: Environment, device: str, results: list[SelftestPa
     for part in results:
         for outcome in part.outcomes:
             word = "yes" if outcome.is_ok else "**no**"
-            lines.append(f"| {part.ident} | {outcome.name} | {word} | {_line(outcome.detail)} |")
-    lines += ["", "```json", msgspec.json.format(msgspec.json.encode(environment), indent=1).decode(), "```"]
+            lines.append(f"| {part.ident} | {outcome.name} | {word} | {_line(redactor.text(outcome.detail))} |")
+    described = msgspec.json.encode(redactor.value(msgspec.to_builtins(environment)))
+    lines += ["", "```json", msgspec.json.format(described, indent=1).decode(), "```"]
+    lines += ["", f"Left out: paths, addresses, and names of the host and the user. Still in it: {_REMAINING}."]
     return "\n".join(lines) + "\n"
 
 

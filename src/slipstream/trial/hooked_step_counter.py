@@ -17,7 +17,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.observe.step_counter import Leader, StepCounter
 from slipstream.seams.batches import count_samples
-from slipstream.seams.patching import Passage, Patches
+from slipstream.seams.patching import Passage, Patches, without_stack_level
 from slipstream.trial.recipe_protocol import AppliedRecipe
 
 _MOST_TIMES: Final = 50_000
@@ -99,6 +99,7 @@ class HookedStepCounter(StepCounter):
         self._num_batches += 1
         self._see("input", id(args[0]), count_samples(result))
 
+    @without_stack_level
     def _shorten_next(self, passage: Passage, patches: Patches) -> Callable[[Any], Any]:
         """A faster patch for a further batch of the iterator that was used last. It needs one Python frame: the
         training evicts slipstream's code from the CPU caches between two batches, so that each frame costs cache

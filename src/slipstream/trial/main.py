@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.util
 import os
 import signal
 import sys
 import threading
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,7 @@ import msgspec
 from slipstream.launch.as_main import LaunchError, interpreter_flags, launch
 from slipstream.launch.target import LAUNCHERS, is_module, protected_folders
 from slipstream.records import Ending, Told
-from slipstream.sandbox import downloads, mounts, offline_trackers, overlay, overlay_rename, redirect_writes
+from slipstream.sandbox import downloads, mounts, network, offline_trackers, overlay, overlay_rename, redirect_writes
 from slipstream.sandbox.overlap import is_below
 from slipstream.seams.import_hooks import ImportHooks
 from slipstream.seams.user_code import claim
@@ -42,6 +42,7 @@ class Ticket(msgspec.Struct, frozen=True):
     scratch: str  # a directory for files of trackers and redirected writes; removed after the run
     plan: overlay.OverlayPlan | None = None  # None: writes are redirected, without an overlay
     count_loopback: bool = False  # for tests: treat a server on this machine as a remote one
+    is_offline: bool = False
 
 
 def command(ticket: Ticket, entry: str = ENTRY) -> list[str]:
@@ -71,7 +72,9 @@ def main(ticket_path: str, apply_recipe: ApplyRecipe | None = None, fork_safety:
     spool = Path(ticket.settings.spool)
     is_covered = _enter_view(ticket, spool)
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
-        sys.path.insert(0, "")  # a placeholder, which launch replaces by the script's directory
+        # A placeholder, which launch replaces by the script's directory. Until then a file beside the script must not
+        # shadow a module that slipstream imports.
+        sys.path.insert(0, os.path.dirname(sys.executable))
     _claim_module(ticket.settings.script)
     run = start_run(ticket.settings, apply_recipe, fork_safety)
     offline_trackers.silence(run.import_hooks, ticket.scratch)
@@ -114,7 +117,7 @@ def _claim_module(script: list[str]) -> None:
     top = script[1].partition(".")[0]
     if top not in LAUNCHERS:
         with contextlib.suppress(Exception):  # finding a top-level package runs none of its code
-            spec = importlib.util.find_spec(top)
+            spec = PathFinder.find_spec(top, [os.getcwd(), *sys.path])
             for folder in (spec and spec.submodule_search_locations) or []:
                 claim(folder)
 
@@ -122,6 +125,8 @@ def _claim_module(script: list[str]) -> None:
 def _enter_view(ticket: Ticket, spool: Path) -> bool:
     """Enters the overlay. Returns whether it covers the working directory. A note lists other folders that it does not
     cover."""
+    if ticket.is_offline:
+        network.enter()
     if ticket.plan is None:
         return False
     cwd = os.getcwd()

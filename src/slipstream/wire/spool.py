@@ -3,6 +3,7 @@ the parent created. Messages that were written before a process was killed can s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 import msgspec
 
 from slipstream.records import Message
+from slipstream.store.decoding import DamagedFileError, one_error
+from slipstream.store.safe_files import is_regular_file
 
 _HEADER = struct.Struct("<I")
 _encoder = msgspec.msgpack.Encoder()
@@ -18,20 +21,30 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 class Spool:
-    """The file of one process. It is opened when the first message is written."""
+    """The file of one process. It is opened when the first message is written. After a message that could not be
+    stored, for example on a full disk, all later ones are dropped: the script must not notice."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._descriptor: int | None = None
         self._process = 0
+        self._is_broken = False
 
     def write(self, message: Message) -> None:
+        if not self._is_broken:
+            try:
+                self._write(message)
+            except OSError:
+                self._is_broken = True
+
+    def _write(self, message: Message) -> None:
         body = _encoder.encode(message)
         if self._descriptor is None or self._process != os.getpid():  # a forked process needs its own file
             self._process = os.getpid()
             name = self._directory / f"{self._process}.spool"
             self._descriptor = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.write(self._descriptor, _HEADER.pack(len(body)) + body)
+        data = _HEADER.pack(len(body)) + body
+        self._is_broken = os.write(self._descriptor, data) != len(data)
 
     def close(self) -> None:
         if self._descriptor is not None and self._process == os.getpid():
@@ -61,8 +74,10 @@ class SpoolReader:
 
     def read(self) -> Iterator[tuple[int, Message]]:
         """Yields the messages that were written since the last call, each with the id of its process. An incomplete
-        message is left for the next call."""
+        message is left for the next call, and a damaged one is left out. The script can write to the directory."""
         for path in sorted(self._directory.glob("*.spool")):
+            if not path.stem.isdecimal() or not is_regular_file(path):
+                continue
             offset = self._offsets.get(path, 0)
             with path.open("rb") as file:
                 file.seek(offset)
@@ -73,6 +88,10 @@ class SpoolReader:
                 end = position + _HEADER.size + length
                 if end > len(data):
                     break
-                yield int(path.stem), _decoder.decode(data[position + _HEADER.size : end])
+                message = None
+                with contextlib.suppress(DamagedFileError), one_error():
+                    message = _decoder.decode(data[position + _HEADER.size : end])
+                if message is not None:
+                    yield int(path.stem), message
                 position = end
             self._offsets[path] = offset + position

@@ -50,6 +50,7 @@ def fit_script(
     tell: ProgressListener,
     *,
     use_overlay: bool = True,
+    is_offline: bool = False,
     line: ProgressLine | None = None,
     on_seen: Callable[[Session], None] = lambda session: None,
 ) -> Session:
@@ -64,7 +65,14 @@ def fit_script(
     from slipstream.supervise.exit_status import exit_code
     from slipstream.supervise.race import ProcessBackend, tick_of
 
-    asked = CheckOptions(script, seconds=_OBSERVE_S, use_overlay=use_overlay, command="tune", schedule=_SCHEDULE)
+    asked = CheckOptions(
+        script,
+        seconds=_OBSERVE_S,
+        use_overlay=use_overlay,
+        is_offline=is_offline,
+        command="tune",
+        schedule=_SCHEDULE,
+    )
     session = supervise(asked, line)
     # The observed script may fail because its batch is too large for the machine. The fit continues in this case.
     has_seen = bool(session.footprints) or tells_shortage(session.ending.message)
@@ -76,6 +84,7 @@ def fit_script(
         tick=tick_of(session) if session.steps else "optimizer",
         environment_of=environment_of,
         use_overlay=use_overlay,
+        is_offline=is_offline,
         seed=order.seed,
         warm_up=_WARM_UP,
     )

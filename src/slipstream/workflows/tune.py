@@ -44,6 +44,7 @@ def tune_script(
     *,
     check_s: float = CHECK_S,
     use_overlay: bool = True,
+    is_offline: bool = False,
     line: ProgressLine | None = None,
     on_check: Callable[[Session], None] = lambda session: None,
 ) -> Session:
@@ -56,12 +57,14 @@ def tune_script(
     from slipstream.supervise.check import CheckOptions, supervise
     from slipstream.supervise.exit_status import exit_code
 
-    session = diagnose(supervise(CheckOptions(script, seconds=check_s, use_overlay=use_overlay), line))
+    session = diagnose(
+        supervise(CheckOptions(script, seconds=check_s, use_overlay=use_overlay, is_offline=is_offline), line)
+    )
     session = msgspec.structs.replace(session, command="tune")
     if exit_code(session) or session.summary is None:
         raise NothingToTuneError(session)
     on_check(session)
-    tuning, backend = _race(session, order, tell, use_overlay)
+    tuning, backend = _race(session, order, tell, use_overlay, is_offline)
     session = msgspec.structs.replace(session, tuning=tuning)
     return with_trials(session, backend.notes, backend.written, backend.no_overlay)
 
@@ -84,7 +87,7 @@ def with_trials(session: Session, notes: list[str], written: list[str], no_overl
 
 
 def _race(
-    session: Session, order: TuneOptions, tell: ProgressListener, use_overlay: bool
+    session: Session, order: TuneOptions, tell: ProgressListener, use_overlay: bool, is_offline: bool
 ) -> tuple[Tuning, ProcessBackend]:
     """Runs the races. Returns the tuning, and the backend with what the trials reported and left behind."""
     from slipstream.diagnose.selection import is_on_cpu
@@ -96,6 +99,7 @@ def _race(
         tick=tick_of(session),
         environment_of=environment_of,
         use_overlay=use_overlay,
+        is_offline=is_offline,
         seed=order.seed,
         may_fork=is_on_cpu(session),
     )

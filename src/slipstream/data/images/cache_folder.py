@@ -57,7 +57,7 @@ def read_facts(head: bytes) -> ImageFacts | None:
         return None
     try:
         return _decode(head[FRAME.size : FRAME.size + length])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, ValueError, RecursionError):  # ValueError: a text that is not UTF-8
         return None
 
 

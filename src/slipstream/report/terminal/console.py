@@ -6,12 +6,13 @@ to encode.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
+
+from slipstream.report.text.printable import printable
 
 # slipstream's own symbols, for terminals that have only ASCII.
 _PLAIN = str.maketrans({"·": "-", "–": "-", "—": "-", "µ": "u", "×": "x", "…": "...", "→": ">", "◀": "<", "■": "#"})
@@ -61,7 +62,7 @@ class ConsoleStyle:
         return self._encodable(" ".join(text.split()))
 
     def _encodable(self, text: str) -> str:
-        text = "".join("?" if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co") else char for char in text)
+        text = printable(text)
         if self.has_unicode:
             return text
         encoding = self.console.encoding or "ascii"

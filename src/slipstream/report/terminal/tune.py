@@ -106,7 +106,7 @@ def reason_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
 
 
 def _listed(word: str, entries: Iterable[tuple[str, str]], ink: ConsoleStyle) -> Iterator[Text]:
-    for name, sentence in entries:
+    for name, sentence in ((ink.clean(name), sentence) for name, sentence in entries):
         lines = ink.wrap(f"{name}: {sentence}", MARGIN, "dim")
         lines[0] = heading(word, "", ink) + Text(name)[: len(lines[0]) - MARGIN] + lines[0][MARGIN + len(name) :]
         yield from lines
