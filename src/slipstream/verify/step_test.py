@@ -14,6 +14,10 @@ from slipstream.records import ROUNDOFF, Fingerprint, NumericsFault, Precision, 
 from slipstream.verify.tensor_distance import Distances, TensorDistance, distances, joined
 
 ENOUGH = 0.5  # of the norm of the update: the least that the evidence must carry
+SIGNS = 4  # that differ by chance, beside those that the error of the gradient explains: more are unlikely
+# The part of an update by signs that is not along its gradient is half of it for uniformly distributed gradients, 0.6
+# for normally distributed ones, and more for others. Without such a part, as under SGD, signs decide nothing.
+TURN = 2
 KINDS: tuple[TensorKind, ...] = ("gradient", "buffer", "update")
 
 
@@ -108,7 +112,7 @@ class StepTest:
         if len(names) <= max(1, len(evidence) / 2):
             self._note(excess)
         whole = joined(found, evidence)
-        self._note(_excess(kind, "", step, whole, self._limit_together(evidence, whole, draws, is_later)))
+        self._note(_excess(kind, "", step, whole, self._limit_together(kind, evidence, whole, draws, is_later)))
         self._note(excess)
         if kind == "gradient":
             self._gradients.append(found)
@@ -128,36 +132,49 @@ class StepTest:
         self, kind: TensorKind, name: str, one: TensorDistance, draws: Sequence[Distances], is_later: bool
     ) -> TensorLimit:
         seen = [draw[name] for draw in draws if name in draw and not draw[name].trouble]
-        floor = self._allowance.floor
-        if kind == "update":
-            # An adaptive optimizer moves a weight by the sign of its gradient, also where the gradient is rounding.
-            # Four signs that fall differently have this error. If none fell so in a draw, more are unlikely.
-            floor = max(floor, 4 / math.sqrt(max(1, one.numel)))
-            if one.resolution:
-                small = self._allowance.times * one.resolution
-                floor = max(floor, small / one.base_norm if one.base_norm else math.inf)
-        return self._limit_of(floor, self._allowance.times, one.numel, seen, is_later)
+        return self._limit_of(kind, one, self._allowance.floor, self._allowance.times, seen, is_later)
 
     def _limit_together(
-        self, evidence: set[str], whole: TensorDistance, draws: Sequence[Distances], is_later: bool
+        self, kind: TensorKind, evidence: set[str], whole: TensorDistance, draws: Sequence[Distances], is_later: bool
     ) -> TensorLimit:
         seen = [joined(draw, evidence) for draw in draws]
         allowance = self._allowance
-        return self._limit_of(allowance.floor_together, allowance.times_together, whole.numel, seen, is_later)
+        return self._limit_of(kind, whole, allowance.floor_together, allowance.times_together, seen, is_later)
 
     def _limit_of(
-        self, floor: float, times: float, numel: int, draws: Sequence[TensorDistance], is_later: bool
+        self,
+        kind: TensorKind,
+        one: TensorDistance,
+        floor: float,
+        times: float,
+        draws: Sequence[TensorDistance],
+        is_later: bool,
     ) -> TensorLimit:
-        floor *= self._allowance.later if is_later else 1
+        floors = self._floors_of_update(one) if kind == "update" else TensorLimit(0.0, 0.0)
+        later = self._allowance.later if is_later else 1
         error = max((draw.error for draw in draws), default=0.0)
         norm_error = max((draw.sure_norm_error for draw in draws), default=0.0)
         # Where single decisions fall differently, the error of one draw may be far larger than that of the others. Its
         # part in the size is then what it was in any draw.
         share = max((draw.sure_norm_error / draw.error for draw in draws if 0 < draw.error < math.inf), default=0.0)
         return TensorLimit(
-            max(floor, luck(numel) * times * error),
-            max(floor, luck(1) * times * norm_error, times * min(share, 1.0) * error),
+            max(later * max(floor, floors.error), luck(one.numel) * times * error),
+            max(later * max(floor, floors.norm), luck(1) * times * norm_error, times * min(share, 1.0) * error),
         )
+
+    def _floors_of_update(self, one: TensorDistance) -> TensorLimit:
+        """What else moves an update whose gradient agrees: the rounding of the weights, and signs. An adaptive
+        optimizer moves each weight by a step in the direction of its gradient's sign, also where the gradient is
+        rounding. So a gradient near zero that changes its sign moves the weight by two steps, and one that is zero in
+        the base only by one step. Other signs turn the update and leave its norm alone."""
+        if not one.base_norm:
+            floor = math.inf if one.resolution or one.num_unzeroed else 0.0
+            return TensorLimit(floor, floor)
+        step = TURN * one.turned / math.sqrt(one.num_moved) if one.num_moved else math.inf  # of one weight, at most
+        unzeroed = step * math.sqrt(one.num_unzeroed) if one.num_unzeroed else 0.0
+        flipped = 2 * step * math.sqrt(SIGNS + one.num_flipped) if one.num_moved else 0.0
+        floor = max(self._allowance.times * one.resolution, unzeroed)
+        return TensorLimit(math.hypot(flipped, floor) / one.base_norm, floor / one.base_norm)
 
 
 def _excess(

@@ -4,6 +4,7 @@ nothing."""
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Literal
@@ -27,8 +28,13 @@ class TensorDistance(msgspec.Struct, frozen=True):
     distance: float = 0.0  # absolute
     norm: float = 0.0
     trouble: Trouble = ""  # a difference that has no size
-    resolution: float = 0.0  # of an update: how far the rounding of the weights alone moves it
     norm_deviation: float = 0.0  # standard deviation of `norm` minus `base_norm`, if sketches estimate them
+    # Of an update:
+    resolution: float = 0.0  # how far the rounding of the weights alone moves it
+    turned: float = 0.0  # the norm of the part of the base's update that is not along its gradient
+    num_moved: int = 0  # elements of the base's gradient that are not zero
+    num_unzeroed: int = 0  # elements that are zero in the base's gradient, and not in the other
+    num_flipped: float = 0.0  # at least as many elements as the error of the gradient gives another sign
 
     @property
     def error(self) -> float:
@@ -58,7 +64,8 @@ def distances(kind: TensorKind, base: Fingerprint, other: Fingerprint) -> dict[i
     theirs = dict(_tensors(kind, other))
     found = {step: _distances(ours, theirs[step]) for step, ours in _tensors(kind, base) if step in theirs}
     if kind == "update":
-        found = {step: _of_updates(them, base, step) for step, them in found.items()}
+        ours = dict(_tensors(kind, base))
+        found = {step: _of_updates(them, ours[step], base, other, step) for step, them in found.items()}
     return {step: them if step < WHOLE_SNAPSHOTS else _in_both(them) for step, them in found.items()}
 
 
@@ -73,29 +80,79 @@ def joined(found: Mapping[str, TensorDistance], names: Collection[str]) -> Tenso
         math.hypot(*(one.norm for one in known)),
         # Each tensor moves the joint norm by its part in it.
         norm_deviation=_ratio(math.hypot(*(one.base_norm * one.norm_deviation for one in known)), base_norm),
+        resolution=math.hypot(*(one.resolution for one in known)),
+        turned=math.hypot(*(one.turned for one in known)),
+        num_moved=sum(one.num_moved for one in known),
+        num_unzeroed=sum(one.num_unzeroed for one in known),
+        num_flipped=sum(one.num_flipped for one in known),
     )
 
 
-def _of_updates(found: Distances, base: Fingerprint, step: int) -> Distances:
-    """Adds what is known about updates alone: the resolution of the weights, and how well the norm is known. The norms
-    of gradients and buffers are exact. The norm of an update is that of a difference of sketches. A sketch of k numbers
-    estimates the product of base and difference with a standard deviation of 1/sqrt(k) of the product of their norms,
-    and the change of the norm with 1/sqrt(k) of the norm of the difference."""
+def _of_updates(
+    found: Distances, ours: Sequence[Sketch], base: Fingerprint, other: Fingerprint, step: int
+) -> Distances:
+    """Adds what is known about updates alone: the resolution of the weights, how well the norm is known, and how the
+    update follows from the gradient. The norms of gradients and buffers are exact. The norm of an update is that of a
+    difference of sketches. A sketch of k numbers estimates the product of base and difference with a standard deviation
+    of 1/sqrt(k) of the product of their norms, and the change of the norm with 1/sqrt(k) of the norm of the
+    difference."""
     snapshot = next(one for one in base.snapshots if one.step == step)
     weights = {sketch.name: sketch for sketch in snapshot.weights}
-    updates = {}
-    for name, one in found.items():
-        sketch = weights.get(name)
-        if sketch is None:  # the candidate updates a tensor that the base does not
-            updates[name] = one
+    gradients = {sketch.name: sketch for sketch in snapshot.gradients}
+    num_unzeroed, errors = _num_unzeroed(base, other, step), _gradient_errors(base, other, step)
+    known = dict(found)
+    for update in ours:
+        name, one = update.name, found.get(update.name)
+        if one is None:
             continue
-        is_exact = sketch.numel == len(sketch.values)
-        updates[name] = msgspec.structs.replace(
+        is_exact = update.numel == len(update.values)
+        gradient = gradients.get(name)
+        num_moved = update.numel - (gradient.num_zero if gradient is not None else 0)
+        known[name] = msgspec.structs.replace(
             one,
-            resolution=ROUNDOFF["fp32"] * sketch.norm,
-            norm_deviation=0.0 if is_exact else one.distance / math.sqrt(len(sketch.values)),
+            norm_deviation=0.0 if is_exact else one.distance / math.sqrt(len(update.values)),
+            resolution=ROUNDOFF["fp32"] * weights[name].norm,
+            turned=_turned(update, gradient),
+            num_moved=num_moved,
+            num_unzeroed=num_unzeroed.get(name, 0),
+            num_flipped=num_moved * min(1.0, errors.get(name, 0.0)),
         )
-    return updates
+    return known
+
+
+def _turned(update: Sketch, gradient: Sketch | None) -> float:
+    """The norm of that part of the update that is not along the gradient: nothing under plain SGD, more than half of
+    the update where an optimizer divides each element by its own size."""
+    if gradient is None or not gradient.norm:
+        return 0.0
+    along = sum(map(operator.mul, update.values, gradient.values)) / math.hypot(*gradient.values)
+    return math.sqrt(max(0.0, update.norm**2 - along**2))
+
+
+def _num_unzeroed(base: Fingerprint, other: Fingerprint, step: int) -> dict[str, int]:
+    """How many elements of each gradient are zero in the base only, at this step or an earlier one. Momentum continues
+    earlier updates."""
+    theirs = {
+        (one.step, sketch.name): sketch.num_zero for one in other.snapshots for sketch in one.gradients if sketch.norm
+    }
+    found: dict[str, int] = {}
+    for snapshot in base.snapshots:
+        for sketch in snapshot.gradients:
+            num_more = sketch.num_zero - theirs.get((snapshot.step, sketch.name), sketch.num_zero)
+            if snapshot.step <= step:
+                found[sketch.name] = max(found.get(sketch.name, 0), num_more)
+    return found
+
+
+def _gradient_errors(base: Fingerprint, other: Fingerprint, step: int) -> dict[str, float]:
+    """The largest error of each gradient up to this step. In a normally distributed gradient, the share of elements
+    whose sign differs is a third of it."""
+    found: dict[str, float] = {}
+    for at, gradients in distances("gradient", base, other).items():
+        for name, one in gradients.items():
+            if at <= step and not one.trouble:
+                found[name] = max(found.get(name, 0.0), one.error)
+    return found
 
 
 def _in_both(found: Distances) -> Distances:
