@@ -6,11 +6,12 @@ docs/numerics.md."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from slipstream.records import ROUNDOFF, Fingerprint, NumericsFault, Precision, TensorKind
+from slipstream.records import RANDOM_DRAWS, ROUNDOFF, Fingerprint, NumericsFault, Precision, TensorKind
 from slipstream.verify.tensor_distance import Distances, TensorDistance, distances, joined
 
 ENOUGH = 0.5  # of the norm of the update: the least that the evidence must carry
@@ -83,9 +84,10 @@ class StepTest:
         self.fault: NumericsFault | None = None
         self.tensors: set[str] = set()  # with a gradient
         self.evidence: set[str] = set()
+        self.unpredicted: set[str] = set()  # gradients of steps that too few draws reached
         self.worst_gradient = 0.0  # the largest error of a gradient that is evidence
-        self._gradients: list[Distances] = []
-        self._updates: list[Distances] = []
+        self._gradients: Distances = {}  # the first of each tensor
+        self._updates: Distances = {}
         for kind in KINDS:
             predicted = _running_maxima([distances(kind, base, draw) for draw in draws])
             found = distances(kind, base, candidate)
@@ -93,15 +95,17 @@ class StepTest:
                 self._test(kind, step, found[step], predicted.get(step, []), is_later=step > min(found))
 
     def has_enough_evidence(self) -> bool:
-        """Whether the evidence carries enough of the first update to decide anything."""
-        found = (self._updates or self._gradients)[0]
+        """Whether the evidence carries enough of the first update of each tensor to decide anything."""
+        found = self._updates or self._gradients
         whole, evident = joined(found, found.keys()), joined(found, self.evidence)
         return bool(self.evidence) and evident.base_norm >= ENOUGH * whole.base_norm
 
     def _test(self, kind: TensorKind, step: int, found: Distances, draws: Sequence[Distances], is_later: bool) -> None:
         excess: list[tuple[float, NumericsFault]] = []
         limits = {name: self._limit(kind, name, one, draws, is_later) for name, one in found.items()}
-        evidence = {name for name, limit in limits.items() if limit.is_evidence and found[name].base_norm}
+        num_draws = Counter(name for draw in draws for name in draw)
+        predicted = {name for name, one in found.items() if one.base_norm and num_draws[name] >= RANDOM_DRAWS}
+        evidence = {name for name in predicted if limits[name].is_evidence}
         for name, one in found.items():
             if one.trouble:
                 if one.trouble == "not_finite" or name in evidence or one.trouble == "extra":
@@ -115,13 +119,14 @@ class StepTest:
         self._note(_excess(kind, "", step, whole, self._limit_together(kind, evidence, whole, draws, is_later)))
         self._note(excess)
         if kind == "gradient":
-            self._gradients.append(found)
+            self._gradients = {**found, **self._gradients}
+            self.unpredicted |= {name for name, one in found.items() if one.base_norm} - predicted
             self.tensors |= {name for name, one in found.items() if one.base_norm}
             self.evidence |= evidence
             errors = [found[name].error for name in evidence if not found[name].trouble]
             self.worst_gradient = max([self.worst_gradient, *errors])
         elif kind == "update":
-            self._updates.append(found)
+            self._updates = {**found, **self._updates}
 
     def _note(self, excess: Sequence[tuple[float, NumericsFault]]) -> None:
         """Keeps the first fault that is found. A few tensors are named; if most are off, all together are."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -14,7 +13,7 @@ import msgspec
 from slipstream.records import ROUNDOFF, Fingerprint, Sketch, Snapshot, TensorKind
 
 Trouble = Literal["", "not_finite", "missing", "extra", "size"]
-WHOLE_SNAPSHOTS = 3  # later ones contain only tensors whose gradient was zero before
+WHOLE_SNAPSHOTS = 3  # later ones contain only tensors whose gradient was zero or unknown before
 NO_TENSOR = 1e-6  # relative to the largest; a tensor that the base does not have may be this large
 # A candidate has some hundred norms. By chance one in 16,000 is farther off than four standard deviations.
 DEVIATIONS = 4
@@ -161,25 +160,29 @@ def _in_both(found: Distances) -> Distances:
 
 def _tensors(kind: TensorKind, fingerprint: Fingerprint) -> Iterator[tuple[int, Sequence[Sketch]]]:
     if kind == "update":
-        for before, after in pairwise(fingerprint.snapshots):
-            if before.weights and after.weights:
-                yield before.step, _updates(before, after)
+        yield from _all_updates(fingerprint.snapshots)
         return
     for snapshot in fingerprint.snapshots:
         yield snapshot.step, snapshot.gradients if kind == "gradient" else snapshot.buffers
 
 
-def _updates(before: Snapshot, after: Snapshot) -> list[Sketch]:
+def _all_updates(snapshots: Sequence[Snapshot]) -> list[tuple[int, list[Sketch]]]:
+    """The updates of each step. The next snapshot of a weight need not be the next one: optimizers may take turns."""
+    later: dict[str, Sketch] = {}
+    found = []
+    for snapshot in reversed(snapshots):
+        pairs = [(old, later[old.name]) for old in snapshot.weights if old.name in later]
+        updates = [_difference(old, new) for old, new in pairs if new.numel == old.numel]
+        if updates:
+            found.append((snapshot.step, updates))
+        later |= {sketch.name: sketch for sketch in snapshot.weights}
+    return found[::-1]
+
+
+def _difference(old: Sketch, new: Sketch) -> Sketch:
     """The sketch of a difference is the difference of the sketches."""
-    later = {sketch.name: sketch for sketch in after.weights}
-    updates = []
-    for old in before.weights:
-        new = later.get(old.name)
-        if new is None or new.numel != old.numel:
-            continue
-        values = [right - left for left, right in zip(old.values, new.values, strict=True)]
-        updates.append(Sketch(old.name, old.numel, math.hypot(*values), values, old.num_bad + new.num_bad))
-    return updates
+    values = [right - left for left, right in zip(old.values, new.values, strict=True)]
+    return Sketch(old.name, old.numel, math.hypot(*values), values, old.num_bad + new.num_bad)
 
 
 def _distances(base: Sequence[Sketch], other: Sequence[Sketch]) -> Distances:
