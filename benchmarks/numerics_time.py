@@ -129,7 +129,7 @@ records its own fingerprint is not part of it.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--before", type=Path, help="a checkout of the code to compare with")
+    parser.add_argument("--before", type=Path, help="a checkout of the code to compare with, not in /tmp")
     parser.add_argument("--only", action="append", help="the name of a workload; may be repeated")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of each tuning")
     parser.add_argument("--check", type=float, default=CHECK_S, help="seconds of the check that precedes it")
