@@ -101,7 +101,8 @@ class FingerprintRecorder:
         if self._is_timed:
             if not is_whole:
                 return None
-            # An optimizer that first steps now. What another trial has not reached must not seem to be missing there.
+            # This optimizer takes its first steps late. Under the number of the script's step, another trial that has
+            # not come so far does not seem to lack them.
             step = max(_NUM_SNAPSHOTS, self._num_ticks())
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         # A fused optimizer undoes the scale of the script's GradScaler itself.

@@ -120,11 +120,12 @@ def _of_updates(
 
 
 def _turned(update: Sketch, gradient: Sketch | None) -> float:
-    """The norm of that part of the update that is not along the gradient: nothing under plain SGD, more than half of
-    the update where an optimizer divides each element by its own size."""
-    if gradient is None or not gradient.norm:
+    """The norm of the part of the update that is not along the gradient: nothing under plain SGD, and about half of the
+    update or more where an optimizer divides each element by its own size."""
+    size = math.hypot(*gradient.values) if gradient is not None else 0.0
+    if gradient is None or not size:
         return 0.0
-    along = sum(map(operator.mul, update.values, gradient.values)) / math.hypot(*gradient.values)
+    along = sum(map(operator.mul, update.values, gradient.values)) / size
     return math.sqrt(max(0.0, update.norm**2 - along**2))
 
 
@@ -167,7 +168,8 @@ def _tensors(kind: TensorKind, fingerprint: Fingerprint) -> Iterator[tuple[int, 
 
 
 def _all_updates(snapshots: Sequence[Snapshot]) -> list[tuple[int, list[Sketch]]]:
-    """The updates of each step. The next snapshot of a weight need not be the next one: optimizers may take turns."""
+    """The updates of each step. The next snapshot that contains a weight need not be the next of all, because
+    optimizers may take turns."""
     later: dict[str, Sketch] = {}
     found = []
     for snapshot in reversed(snapshots):
