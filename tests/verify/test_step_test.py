@@ -105,11 +105,12 @@ def test_a_gradient_that_is_zero_but_for_rounding_is_not_a_fault(
         assert test.has_enough_evidence()
 
 
-def test_a_lost_weight_decay_of_a_hundredth_of_the_update_is_rejected() -> None:
-    """The update of SGD is along the gradient, so that no sign can move it far."""
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_lost_weight_decay_of_a_hundredth_of_the_update_is_rejected(optimizer: type[torch.optim.Optimizer]) -> None:
+    """Signs move an update by more, but not all of its elements."""
     for seed in range(20):
-        candidate = _fingerprint(seed, 9, FP32, torch.optim.SGD)
-        fault = _step_test(seed, candidate, torch.optim.SGD, REORDERED, weight_decay=0.01).fault
+        candidate = _fingerprint(seed, 9, FP32, optimizer)
+        fault = _step_test(seed, candidate, optimizer, REORDERED, weight_decay=0.01).fault
         assert fault is not None and fault.tensor == "update", (seed, fault)
 
 

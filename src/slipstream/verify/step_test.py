@@ -12,13 +12,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from slipstream.records import RANDOM_DRAWS, ROUNDOFF, Fingerprint, NumericsFault, Precision, TensorKind
-from slipstream.verify.tensor_distance import Distances, TensorDistance, distances, joined
+from slipstream.verify.tensor_distance import SIGNS, Distances, TensorDistance, distances, joined
 
 ENOUGH = 0.5  # of the norm of the update: the least that the evidence must carry
-SIGNS = 4  # that differ by chance, beside those that the error of the gradient explains: more are unlikely
-# The part of an update by signs that is not along its gradient is half of it for uniformly distributed gradients, 0.6
-# for normally distributed ones, and more for others. Without such a part, as under SGD, signs decide nothing.
-TURN = 2
+# Sketches of 251 numbers estimate an error and the norm that it is relative to. The result may be this much too large.
+ESTIMATE = 1.25
 KINDS: tuple[TensorKind, ...] = ("gradient", "buffer", "update")
 
 
@@ -66,6 +64,7 @@ class TensorLimit(msgspec.Struct, frozen=True):
 
     error: float
     norm: float
+    steady: float = math.inf  # of an update: its error without what signs may have moved
 
     @property
     def is_evidence(self) -> bool:
@@ -155,9 +154,10 @@ class StepTest:
         draws: Sequence[TensorDistance],
         is_later: bool,
     ) -> TensorLimit:
-        floors = self._floors_of_update(one) if kind == "update" else TensorLimit(0.0, 0.0)
+        floors = self._floors_of_update(one) if kind == "update" else TensorLimit(0.0, 0.0, 0.0)
         later = self._allowance.later if is_later else 1
         error = max((draw.error for draw in draws), default=0.0)
+        steady_error = max((draw.steady_error for draw in draws), default=0.0)
         norm_error = max((draw.sure_norm_error for draw in draws), default=0.0)
         # Where single decisions fall differently, the error of one draw may be far larger than that of the others. Its
         # part in the size is then what it was in any draw.
@@ -165,21 +165,25 @@ class StepTest:
         return TensorLimit(
             max(later * max(floor, floors.error), luck(one.numel) * times * error),
             max(later * max(floor, floors.norm), luck(1) * times * norm_error, times * min(share, 1.0) * error),
+            max(later * max(floor, floors.steady), luck(one.numel) * times * steady_error),
         )
 
     def _floors_of_update(self, one: TensorDistance) -> TensorLimit:
         """What else moves an update whose gradient agrees: the rounding of the weights, and signs. An adaptive
         optimizer moves each weight by a step in the direction of its gradient's sign, also where the gradient is
         rounding. So a gradient near zero that changes its sign moves the weight by two steps, and one that is zero in
-        the base only by one step. Other signs turn the update and leave its norm alone."""
+        the base only by one step. Other signs turn the update and leave its norm alone. A third test leaves out the
+        numbers that signs may have moved: a fault of the optimizer moves all of them."""
         if not one.base_norm:
             floor = math.inf if one.resolution or one.num_unzeroed else 0.0
-            return TensorLimit(floor, floor)
-        step = TURN * one.turned / math.sqrt(one.num_moved) if one.num_moved else math.inf  # of one weight, at most
-        unzeroed = step * math.sqrt(one.num_unzeroed) if one.num_unzeroed else 0.0
-        flipped = 2 * step * math.sqrt(SIGNS + one.num_flipped) if one.num_moved else 0.0
-        floor = max(self._allowance.times * one.resolution, unzeroed)
-        return TensorLimit(math.hypot(flipped, floor) / one.base_norm, floor / one.base_norm)
+            return TensorLimit(floor, floor, floor)
+        rounding = self._allowance.times * one.resolution / one.base_norm
+        if not one.num_moved:
+            return TensorLimit(math.inf, math.inf) if one.num_unzeroed else TensorLimit(rounding, rounding)
+        step = ESTIMATE / math.sqrt(one.num_moved)  # of one weight, relative to the update
+        unzeroed = max(rounding, step * math.sqrt(one.num_unzeroed))
+        flipped = 2 * step * math.sqrt(SIGNS + one.num_flipped)
+        return TensorLimit(math.hypot(unzeroed, flipped), unzeroed, rounding)
 
 
 def _excess(
@@ -189,6 +193,9 @@ def _excess(
     if one.error > limit.error:
         fault = NumericsFault("error", kind, name, step, seen=one.error, allowed=limit.error)
         found.append((one.error / limit.error, fault))
+    if one.steady_error > limit.steady:
+        fault = NumericsFault("error", kind, name, step, seen=one.steady_error, allowed=limit.steady)
+        found.append((one.steady_error / limit.steady, fault))
     allowed = limit.norm + one.norm_uncertainty
     if one.norm_error > allowed:
         fault = NumericsFault("norm", kind, name, step, seen=one.norm_error, allowed=allowed)

@@ -4,7 +4,6 @@ nothing."""
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -17,6 +16,7 @@ WHOLE_SNAPSHOTS = 3  # later ones contain only tensors whose gradient was zero o
 NO_TENSOR = 1e-6  # relative to the largest; a tensor that the base does not have may be this large
 # A candidate has some hundred norms. By chance one in 16,000 is farther off than four standard deviations.
 DEVIATIONS = 4
+SIGNS = 4  # elements that change their sign by chance, beside those that the error of the gradient explains
 
 
 class TensorDistance(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class TensorDistance(msgspec.Struct, frozen=True):
     norm_deviation: float = 0.0  # standard deviation of `norm` minus `base_norm`, if sketches estimate them
     # Of an update:
     resolution: float = 0.0  # how far the rounding of the weights alone moves it
-    turned: float = 0.0  # the norm of the part of the base's update that is not along its gradient
+    steady: float = 0.0  # `distance` without the numbers that signs of gradients may have moved
     num_moved: int = 0  # elements of the base's gradient that are not zero
     num_unzeroed: int = 0  # elements that are zero in the base's gradient, and not in the other
     num_flipped: float = 0.0  # at least as many elements as the error of the gradient gives another sign
@@ -38,6 +38,10 @@ class TensorDistance(msgspec.Struct, frozen=True):
     @property
     def error(self) -> float:
         return _ratio(self.distance, self.base_norm)
+
+    @property
+    def steady_error(self) -> float:
+        return _ratio(self.steady, self.base_norm)
 
     @property
     def norm_error(self) -> float:
@@ -64,7 +68,10 @@ def distances(kind: TensorKind, base: Fingerprint, other: Fingerprint) -> dict[i
     found = {step: _distances(ours, theirs[step]) for step, ours in _tensors(kind, base) if step in theirs}
     if kind == "update":
         ours = dict(_tensors(kind, base))
-        found = {step: _of_updates(them, ours[step], base, other, step) for step, them in found.items()}
+        found = {
+            step: _of_updates(them, ours[step], _matched(ours[step], theirs[step]), base, other, step)
+            for step, them in found.items()
+        }
     return {step: them if step < WHOLE_SNAPSHOTS else _in_both(them) for step, them in found.items()}
 
 
@@ -80,7 +87,7 @@ def joined(found: Mapping[str, TensorDistance], names: Collection[str]) -> Tenso
         # Each tensor moves the joint norm by its part in it.
         norm_deviation=_ratio(math.hypot(*(one.base_norm * one.norm_deviation for one in known)), base_norm),
         resolution=math.hypot(*(one.resolution for one in known)),
-        turned=math.hypot(*(one.turned for one in known)),
+        steady=math.hypot(*(one.steady for one in known)),
         num_moved=sum(one.num_moved for one in known),
         num_unzeroed=sum(one.num_unzeroed for one in known),
         num_flipped=sum(one.num_flipped for one in known),
@@ -88,12 +95,17 @@ def joined(found: Mapping[str, TensorDistance], names: Collection[str]) -> Tenso
 
 
 def _of_updates(
-    found: Distances, ours: Sequence[Sketch], base: Fingerprint, other: Fingerprint, step: int
+    found: Distances,
+    ours: Sequence[Sketch],
+    theirs: Mapping[str, Sketch],
+    base: Fingerprint,
+    other: Fingerprint,
+    step: int,
 ) -> Distances:
-    """Adds what is known about updates alone: the resolution of the weights, how well the norm is known, and how the
-    update follows from the gradient. The norms of gradients and buffers are exact. The norm of an update is that of a
-    difference of sketches. A sketch of k numbers estimates the product of base and difference with a standard deviation
-    of 1/sqrt(k) of the product of their norms, and the change of the norm with 1/sqrt(k) of the norm of the
+    """Adds what is known about updates alone: the resolution of the weights, how well the norm is known, and what the
+    signs of the gradient may have moved. The norms of gradients and buffers are exact. The norm of an update is that of
+    a difference of sketches. A sketch of k numbers estimates the product of base and difference with a standard
+    deviation of 1/sqrt(k) of the product of their norms, and the change of the norm with 1/sqrt(k) of the norm of the
     difference."""
     snapshot = next(one for one in base.snapshots if one.step == step)
     weights = {sketch.name: sketch for sketch in snapshot.weights}
@@ -107,26 +119,26 @@ def _of_updates(
         is_exact = update.numel == len(update.values)
         gradient = gradients.get(name)
         num_moved = update.numel - (gradient.num_zero if gradient is not None else 0)
+        num_flipped = num_moved * min(1.0, errors.get(name, 0.0))
+        num_signs = SIGNS + num_flipped + num_unzeroed.get(name, 0)
+        match = theirs.get(name)
         known[name] = msgspec.structs.replace(
             one,
             norm_deviation=0.0 if is_exact else one.distance / math.sqrt(len(update.values)),
             resolution=ROUNDOFF["fp32"] * weights[name].norm,
-            turned=_turned(update, gradient),
+            steady=_steady(update, match, num_signs) if match is not None and not one.trouble else 0.0,
             num_moved=num_moved,
             num_unzeroed=num_unzeroed.get(name, 0),
-            num_flipped=num_moved * min(1.0, errors.get(name, 0.0)),
+            num_flipped=num_flipped,
         )
     return known
 
 
-def _turned(update: Sketch, gradient: Sketch | None) -> float:
-    """The norm of the part of the update that is not along the gradient: nothing under plain SGD, and about half of the
-    update or more where an optimizer divides each element by its own size."""
-    size = math.hypot(*gradient.values) if gradient is not None else 0.0
-    if gradient is None or not size:
-        return 0.0
-    along = sum(map(operator.mul, update.values, gradient.values)) / size
-    return math.sqrt(max(0.0, update.norm**2 - along**2))
+def _steady(ours: Sketch, theirs: Sketch, num_signs: float) -> float:
+    """The distance of two sketches without the numbers that differ most, as many as these signs may have moved. An
+    element is part of one number."""
+    differences = sorted(abs(right - left) for left, right in zip(ours.values, theirs.values, strict=True))
+    return math.hypot(*differences[: max(0, len(differences) - math.ceil(num_signs))])
 
 
 def _num_unzeroed(base: Fingerprint, other: Fingerprint, step: int) -> dict[str, int]:
