@@ -157,7 +157,7 @@ class StepTest:
         floors = self._floors_of_update(one) if kind == "update" else TensorLimit(0.0, 0.0, 0.0)
         later = self._allowance.later if is_later else 1
         error = max((draw.error for draw in draws), default=0.0)
-        steady_error = max((draw.steady_error for draw in draws), default=0.0)
+        chance_error = max((draw.chance_error for draw in draws), default=0.0)
         norm_error = max((draw.sure_norm_error for draw in draws), default=0.0)
         # Where single decisions fall differently, the error of one draw may be far larger than that of the others. Its
         # part in the size is then what it was in any draw.
@@ -165,7 +165,7 @@ class StepTest:
         return TensorLimit(
             max(later * max(floor, floors.error), luck(one.numel) * times * error),
             max(later * max(floor, floors.norm), luck(1) * times * norm_error, times * min(share, 1.0) * error),
-            max(later * max(floor, floors.steady), luck(one.numel) * times * steady_error),
+            max(later * max(floor, floors.steady), luck(one.numel) * times * chance_error),
         )
 
     def _floors_of_update(self, one: TensorDistance) -> TensorLimit:

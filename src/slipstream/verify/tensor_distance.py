@@ -31,6 +31,7 @@ class TensorDistance(msgspec.Struct, frozen=True):
     # Of an update:
     resolution: float = 0.0  # how far the rounding of the weights alone moves it
     steady: float = 0.0  # `distance` without the numbers that signs of gradients may have moved
+    chance: float = 0.0  # `distance` without the `SIGNS` numbers that differ most
     num_moved: int = 0  # elements of the base's gradient that are not zero
     num_unzeroed: int = 0  # elements that are zero in the base's gradient, and not in the other
     num_flipped: float = 0.0  # at least as many elements as the error of the gradient gives another sign
@@ -42,6 +43,11 @@ class TensorDistance(msgspec.Struct, frozen=True):
     @property
     def steady_error(self) -> float:
         return _ratio(self.steady, self.base_norm)
+
+    @property
+    def chance_error(self) -> float:
+        """Of a draw. It leaves out fewer numbers than any candidate, so that it is a bound if signs decide much."""
+        return _ratio(self.chance, self.base_norm)
 
     @property
     def norm_error(self) -> float:
@@ -88,6 +94,7 @@ def joined(found: Mapping[str, TensorDistance], names: Collection[str]) -> Tenso
         norm_deviation=_ratio(math.hypot(*(one.base_norm * one.norm_deviation for one in known)), base_norm),
         resolution=math.hypot(*(one.resolution for one in known)),
         steady=math.hypot(*(one.steady for one in known)),
+        chance=math.hypot(*(one.chance for one in known)),
         num_moved=sum(one.num_moved for one in known),
         num_unzeroed=sum(one.num_unzeroed for one in known),
         num_flipped=sum(one.num_flipped for one in known),
@@ -121,12 +128,13 @@ def _of_updates(
         num_moved = update.numel - (gradient.num_zero if gradient is not None else 0)
         num_flipped = num_moved * min(1.0, errors.get(name, 0.0))
         num_signs = SIGNS + num_flipped + num_unzeroed.get(name, 0)
-        match = theirs.get(name)
+        match = None if one.trouble else theirs.get(name)
         known[name] = msgspec.structs.replace(
             one,
             norm_deviation=0.0 if is_exact else one.distance / math.sqrt(len(update.values)),
             resolution=ROUNDOFF["fp32"] * weights[name].norm,
-            steady=_steady(update, match, num_signs) if match is not None and not one.trouble else 0.0,
+            steady=_steady(update, match, num_signs) if match is not None else 0.0,
+            chance=_steady(update, match, SIGNS) if match is not None else 0.0,
             num_moved=num_moved,
             num_unzeroed=num_unzeroed.get(name, 0),
             num_flipped=num_flipped,
