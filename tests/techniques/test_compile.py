@@ -11,9 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+from slipstream.records import Choice, Recipe
 from slipstream.techniques import compile as technique
 from slipstream.techniques._core.observation import Observation
+from slipstream.testing import technique_contract as contract
 from slipstream.testing.made_sessions import made_model, made_session
+from slipstream.testing.trainings import TrainingOutcome
 
 pytestmark = pytest.mark.skipif(not technique._has_compiler(), reason="no C++ compiler")
 
@@ -32,9 +35,9 @@ def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.5), nn.Linear(16, 2))
 
 
-def train(model: nn.Module, num_steps: int = 3) -> list[float]:
+def train(model: nn.Module, num_steps: int = 3, optimizer: torch.optim.Optimizer | None = None) -> list[float]:
     torch.manual_seed(1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for _ in range(num_steps):
         loss: Any = model(torch.randn(4, 8)).square().mean()
@@ -60,6 +63,20 @@ def test_a_bare_container_is_captured_and_learns_the_same_with_eager_random_numb
             assert torch.equal(model.eval()(x), control(x))  # evaluation is not compiled
         assert _num_graphs() == graphs
     assert not torch._inductor.config.fallback_random and not torch._dynamo.config.suppress_errors
+
+
+def training(device: str = "cpu", checkpoint: bytes = b"") -> TrainingOutcome:
+    out, model = TrainingOutcome(), net()
+    out.models, out.optimizers = {"net": model}, {"adam": torch.optim.Adam(model.parameters())}
+    if checkpoint:
+        out.resume(checkpoint)
+    out.losses = train(model, optimizer=out.optimizers["adam"])
+    return out.save()
+
+
+def test_checkpoints_of_a_compiled_model_load_without_it_and_the_other_way_round() -> None:
+    recipe = Recipe((Choice("compile", "default"),))
+    assert contract._check_checkpoint(technique, recipe, training, "cpu").startswith("loads bare")
 
 
 def _num_graphs() -> int:

@@ -24,6 +24,15 @@ ON_PICTURES = {
     *("fast_decode", "fast_resize", "scaled_decode", "read_ahead", "sample_cache"),
     *("buffer_reuse", "persistent_workers", "prefetch", "thread_workers"),
 }
+# Techniques that change a model or an optimizer, and trainings in which they do. Checkpoints of these are compared.
+ON_MODELS = {
+    "channels_last": ("convnet",),
+    "checkpointing": ("transformer",),
+    "fused_attention": ("transformer",),
+    "fused_optimizer": ("convnet", "transformer", "gan"),
+    "micro_batches": ("transformer", "gan"),
+    "mixed_precision": ("convnet", "transformer", "gan"),
+}
 # Each of these needs its own process: `make promises` runs them all.
 DYING = ["buffer_reuse", "persistent_workers", "prefetch", "sample_cache"] if SLOW else sorted(catalogue())
 
@@ -33,9 +42,10 @@ def test_fulfils_the_contract(ident: str) -> None:
     results = battery(ident)
     assert len(results) >= 7
     assert all(result.is_ok for result in results), [result for result in results if not result.is_ok]
-    if ident in ON_PICTURES:
-        (acted,) = [result.detail for result in results if result.name == "pictures: numerics"]
-        assert acted.startswith(f"{ident}: "), acted
+    details = {result.name: result.detail for result in results}
+    for training in [*ON_MODELS.get(ident, ()), *(["pictures"] if ident in ON_PICTURES else [])]:
+        assert details[f"{training}: numerics"].startswith(f"{ident}: "), details
+        assert details[f"{training}: the checkpoint loads bare"].startswith("loads bare"), details
 
 
 @pytest.mark.parametrize("ident", DYING)

@@ -14,11 +14,13 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from slipstream.records import Rehearsal
+from slipstream.records import Choice, Recipe, Rehearsal
 from slipstream.techniques import mixed_precision
 from slipstream.techniques._core.observation import Observation
 from slipstream.techniques._models import loss_scaler
+from slipstream.testing import technique_contract as contract
 from slipstream.testing.made_sessions import made_environment, made_model, made_session
+from slipstream.testing.trainings import TRAININGS
 
 
 class Pair(NamedTuple):
@@ -277,3 +279,10 @@ def test_what_the_rehearsal_shows_to_be_hopeless_is_not_raced() -> None:
     assert answer.reason == "a copy of the model is 14.0x slower in bf16 on this CPU (812 ms instead of 58 ms)"
     slower = msgspec.structs.replace(hopeless, ratio=0.5, low=0.2, high=0.6)
     assert mixed_precision.applies(Observation(made_session(model=made_model(), rehearsals=[slower]))).is_yes
+
+
+@pytest.mark.parametrize("name", ["convnet", "transformer", "gan"])
+def test_checkpoints_of_fp16_load_without_it_and_the_other_way_round(name: str) -> None:
+    """The contract compares those of the first setting, bf16. The loss scale is in none of them."""
+    recipe = Recipe((Choice("mixed_precision", "fp16"),))
+    assert contract._check_checkpoint(mixed_precision, recipe, TRAININGS[name], "cpu").startswith("loads bare")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.utils.checkpoint import checkpoint
 
 from slipstream.seams.patching import Patches
@@ -112,11 +113,49 @@ def test_each_optimizer_has_its_own_first_steps(recording: Recording) -> None:
     plain(optimizers[1], lambda: second(torch.ones(1, 2)).sum())
     recording.fingerprint.end_snapshots()
     plain(optimizers[1], lambda: second(torch.ones(1, 2)).sum())
-    names = [[sketch.name for sketch in snapshot.gradients] for snapshot in recording.fingerprint.take_snapshots()]
-    assert names == [
-        ["Linear.weight", "Linear.bias", "Linear2.weight", "Linear2.bias"],
-        ["Linear.weight", "Linear.bias"],
-    ]
+    assert _gradients_of(recording) == {
+        0: ["Linear.weight", "Linear.bias", "Linear2.weight", "Linear2.bias"],
+        1: ["Linear.weight", "Linear.bias"],
+    }
+
+
+def _gradients_of(recording: Recording) -> dict[int, list[str]]:
+    return {
+        snapshot.step: [sketch.name for sketch in snapshot.gradients]
+        for snapshot in recording.fingerprint.take_snapshots()
+    }
+
+
+def test_an_optimizer_that_first_steps_while_steps_are_timed(recording: Recording) -> None:
+    """The first takes a step in each tick, the second in every fifth."""
+    first, second = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    recording.fingerprint.add_module(first)
+    recording.fingerprint.add_module(second)
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in (first, second)]
+
+    def train(num_steps: int) -> None:
+        for _ in range(num_steps):
+            plain(optimizers[0], lambda: first(torch.ones(1, 2)).sum())
+            recording.num_ticks += 1
+            if recording.num_ticks % 5 == 0:
+                plain(optimizers[1], lambda: second(torch.ones(1, 2)).sum())
+
+    train(4)
+    recording.fingerprint.begin_timing()
+    assert list(_gradients_of(recording)) == [0, 1, 2]
+    train(30)
+    assert _gradients_of(recording) == {step: ["Linear2.weight", "Linear2.bias"] for step in (5, 10, 15)}
+
+
+def test_nothing_is_hooked_while_steps_are_timed_if_all_weights_are_known(recording: Recording) -> None:
+    model = make()
+    recording.fingerprint.add_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        plain(optimizer, lambda: model(torch.ones(4, 8)).sum())
+    num_hooks = len(_global_optimizer_pre_hooks)
+    recording.fingerprint.begin_timing()
+    assert len(_global_optimizer_pre_hooks) == num_hooks - 1
 
 
 def test_a_script_that_updates_its_weights_without_an_optimizer() -> None:

@@ -65,3 +65,11 @@ def test_a_fingerprint_depends_on_every_bit(dtype: torch.dtype) -> None:
     swapped = tensor.clone()
     swapped[[616, 617]] = tensor[[617, 616]]
     assert [int(part) for part in fingerprint(swapped)] != [int(part) for part in fingerprint(tensor)]
+
+
+@pytest.mark.parametrize("num", [200, 20_000])
+def test_zeros_are_counted(num: int) -> None:
+    values = torch.ones(num)
+    values[:7], values[7:9] = 0.0, float("nan")
+    found = sketch("w", values)
+    assert (found.num_zero, found.num_bad) == (7, 2)

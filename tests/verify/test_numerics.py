@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipstream.records import Fingerprint, Numerics, NumericsClass, Precision, Sketch
+from slipstream.records import Fingerprint, Numerics, NumericsClass, Precision, Sketch, Snapshot
 from slipstream.report.text.numerics import describe_numerics
 from slipstream.testing.made_fingerprints import made_fingerprint
 from slipstream.verify.numerics import Controls, judge
@@ -278,6 +278,33 @@ def test_a_layer_that_begins_at_zero_is_compared_when_it_has_a_gradient() -> Non
     assert verdict.is_sound and verdict.num_evidence == 4
     wrong = judge("reordered", late(BASE, 0.5), late(made_fingerprint(rounding=1e-7), 0.2), noise)
     assert wrong.fault is not None and wrong.fault.name == "lora.a"
+
+
+def _with_late_optimizer(fingerprint: Fingerprint, value: float, step: int = 12) -> Fingerprint:
+    """The first gradient of an optimizer that first steps when steps are timed."""
+    late = Snapshot(step, [Sketch("generator.weight", 8, abs(value), [value])])
+    return _with(fingerprint, snapshots=[*fingerprint.snapshots, late])
+
+
+def test_an_optimizer_that_first_steps_late_is_compared_at_its_first_steps() -> None:
+    base, other = _with_late_optimizer(BASE, 0.5), made_fingerprint(rounding=1e-7, draw=9)
+    noise = Controls(REPEAT, [_with_late_optimizer(one, 0.5 + 1e-7) for one in ROUNDING], SEEDS)
+    verdict = judge("reordered", base, _with_late_optimizer(other, 0.5 + 1e-6), noise)
+    assert verdict.is_sound and verdict.num_evidence == 4
+    wrong = judge("reordered", base, _with_late_optimizer(other, 0.3), noise)
+    assert wrong.fault is not None and (wrong.fault.name, wrong.fault.step) == ("generator.weight", 12)
+
+
+def test_a_candidate_that_has_not_reached_the_first_step_of_an_optimizer_lacks_nothing() -> None:
+    noise = Controls(REPEAT, [_with_late_optimizer(one, 0.5 + 1e-7) for one in ROUNDING], SEEDS)
+    verdict = judge("reordered", _with_late_optimizer(BASE, 0.5), made_fingerprint(10, rounding=1e-7, draw=9), noise)
+    assert verdict.is_sound and verdict.num_tensors == 3
+
+
+def test_gradients_that_the_controls_have_not_reached_are_unsure() -> None:
+    base, other = _with_late_optimizer(BASE, 0.5), made_fingerprint(rounding=1e-7, draw=9)
+    verdict = judge("reordered", base, _with_late_optimizer(other, 0.5 + 1e-6), FINE)
+    assert verdict.is_sound is None and verdict.basis == "no_control"
 
 
 def _with_buffers(fingerprint: Fingerprint, mean: float) -> Fingerprint:

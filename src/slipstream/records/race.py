@@ -92,6 +92,7 @@ class Sketch(msgspec.Struct, frozen=True, array_like=True):
     norm: float
     values: list[float]
     num_bad: int = 0  # elements that are not finite
+    num_zero: int = 0
 
 
 class Snapshot(msgspec.Struct, frozen=True):

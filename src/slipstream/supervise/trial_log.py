@@ -49,8 +49,8 @@ class TrialLog:
 
     def take(self, report: Report) -> None:
         self._losses += [(step, loss) for step, loss in report.losses if step >= self._num_known]
-        if not self._snapshots:
-            self._snapshots = list(report.snapshots)
+        known = {snapshot.step for snapshot in self._snapshots}
+        self._snapshots += [snapshot for snapshot in report.snapshots if snapshot.step not in known]
         last = self._digests[-1][0] if self._digests else -1
         self._digests += [(step, digest) for step, digest in report.digests if step > last]
         self._own_precision = report.own_precision

@@ -180,7 +180,7 @@ def _check_numerics(module: Technique, recipe: Recipe, training: Training, devic
     assert not recipe_run.complaints, f"it failed: {recipe_run.complaints}"
     assert not recipe_run.leftovers, f"it left {recipe_run.leftovers} behind"
     assert recipe_run.context is not None
-    said = recipe_run.context.changes or recipe_run.context.declined
+    changes, declined = recipe_run.context.changes, recipe_run.context.declined
     numerics = module.CARD.numerics
     assert [loss for loss in changed.losses if loss == loss] == changed.losses, "a loss is not a number"
     if numerics == "identical":
@@ -191,7 +191,7 @@ def _check_numerics(module: Technique, recipe: Recipe, training: Training, devic
         worst = _distance(base, changed, with_weights=numerics == "reordered", is_same=numerics != "different")
         allowed = _allowed(numerics, device)
         assert worst <= allowed, f"off by {worst:.1e}, {allowed:.0e} allowed for {numerics}"
-    return "; ".join(said) or "had nothing to do"
+    return "; ".join(changes) or (f"declined: {'; '.join(declined)}" if declined else "had nothing to do")
 
 
 def _allowed(numerics: NumericsClass, device: str) -> float:

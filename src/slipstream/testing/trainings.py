@@ -118,18 +118,32 @@ class ManualAttention(nn.Module):
         return (weights @ v).transpose(1, 2).reshape(size, length, width)
 
 
+class Block(nn.Module):
+    def __init__(self, width: int, length: int) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(width), ManualAttention(width, 4, length)
+        self.mlp = nn.Sequential(nn.Linear(width, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norm(x))
+        result: torch.Tensor = x + self.mlp(x)
+        return result
+
+
 class SmallTransformer(nn.Module):
+    """Three equal blocks, as checkpointing needs them."""
+
     def __init__(self, words: int = 40, width: int = 16, length: int = 10) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(words, width), nn.Parameter(torch.zeros(length, width))
-        self.norm, self.attention = nn.LayerNorm(width), ManualAttention(width, 4, length)
-        self.mlp = nn.Sequential(nn.Linear(width, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, width))
+        self.blocks = nn.ModuleList(Block(width, length) for _ in range(3))
         self.head = nn.Linear(width, words)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.words(tokens) + self.places
-        x = x + self.attention(self.norm(x))
-        result: torch.Tensor = self.head(x + self.mlp(x))
+        for block in self.blocks:
+            x = block(x)
+        result: torch.Tensor = self.head(x)
         return result
 
 

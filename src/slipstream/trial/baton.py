@@ -48,7 +48,7 @@ class Baton:
         self._block = Go(0, 0)
         self._start_ns = self._last_ns = time.perf_counter_ns()
         self._start_samples = self._start_compiled = self._starts_ns = 0
-        self._input_ns = self._aside_ns = 0
+        self._input_ns = self._aside_ns = self._recording_ns = 0
         self._held: list[int] = []  # child processes that are stopped while this process is paused
 
     def time_input(self, early: Patches) -> None:
@@ -107,11 +107,13 @@ class Baton:
         self._starts_ns = self._epoch_starts.total_ns
         self._left, self._next = max(1, self._block.num_steps), self._end
         self._trial.synchronise()
+        self._recording_ns = self._trial.recording_ns()
         self._start_ns = time.perf_counter_ns()
 
     def _end(self) -> None:
         self._trial.synchronise()
-        seconds = (time.perf_counter_ns() - self._start_ns) / 1e9
+        recording_ns = self._trial.recording_ns() - self._recording_ns
+        seconds = (time.perf_counter_ns() - self._start_ns - recording_ns) / 1e9
         self._limit_s = math.inf
         self._stand(
             Standing(

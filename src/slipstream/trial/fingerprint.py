@@ -16,7 +16,7 @@ from slipstream.records import Snapshot
 from slipstream.seams.patching import Patches
 from slipstream.trial.tensor_sketch import EXACT, fingerprint, sketch
 
-_NUM_SNAPSHOTS = 3  # and of each tensor as many with a gradient that is not zero, until timing begins
+_NUM_SNAPSHOTS = 3  # of each optimizer. Until timing begins, of each tensor as many with a gradient that is not zero
 
 
 class FingerprintRecorder:
@@ -32,7 +32,7 @@ class FingerprintRecorder:
         self._num_backwards = 0
         self._num_nonzero: dict[str, int] = {}  # snapshots of each tensor in which its gradient is not zero
         self._scaled: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []  # losses that a GradScaler returned
-        self._is_over = False  # snapshots
+        self._is_timed = False
         self._depth = 0
         self._modules: list[weakref.ref[torch.nn.Module]] = []
         self._names: list[str] = []  # of the modules
@@ -70,8 +70,9 @@ class FingerprintRecorder:
 
     def _after(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._depth -= 1
-        if self._by_hand and not self._depth and not self._is_over:
-            self._snap(dict(self._named_parameters()), self._num_backwards)
+        if self._by_hand and not self._depth and not self._is_timed:
+            step, is_whole = self._num_backwards, self._num_backwards < _NUM_SNAPSHOTS
+            self._snap(dict(self._named_parameters()), step, is_whole)
             self._num_backwards += 1
 
     def _abandon(self, token: Any) -> None:
@@ -96,11 +97,18 @@ class FingerprintRecorder:
     def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         position, num_steps = self._optimizers.get(optimizer, (len(self._optimizers), 0))
         self._optimizers[optimizer] = position, num_steps + 1
+        step, is_whole = num_steps, num_steps < _NUM_SNAPSHOTS
+        if self._is_timed:
+            if not is_whole:
+                return None
+            # This optimizer takes its first steps late. Under the number of the script's step, another trial that has
+            # not come so far does not seem to lack them.
+            step = max(_NUM_SNAPSHOTS, self._num_ticks())
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         # A fused optimizer undoes the scale of the script's GradScaler itself.
         scale = getattr(optimizer, "grad_scale", None)
         if not callable(closure):
-            self._snap(self._named(optimizer, position), num_steps, scale)
+            self._snap(self._named(optimizer, position), step, is_whole, scale)
             return None
         # The backward passes run later, inside the closure. A line search calls it more than once.
         is_done = False
@@ -110,16 +118,18 @@ class FingerprintRecorder:
             result = closure(*inner, **named)
             if not is_done:
                 is_done = True
-                self._snap(self._named(optimizer, position), num_steps, scale)
+                self._snap(self._named(optimizer, position), step, is_whole, scale)
             return result
 
         if "closure" in kwargs:
             return args, {**kwargs, "closure": recorded}
         return (args[0], recorded, *args[2:]), kwargs
 
-    def _snap(self, parameters: dict[str, torch.Tensor], step: int, scale: torch.Tensor | None = None) -> None:
+    def _snap(
+        self, parameters: dict[str, torch.Tensor], step: int, is_whole: bool, scale: torch.Tensor | None = None
+    ) -> None:
+        self.synchronise()
         start_ns = time.perf_counter_ns()
-        is_whole = step < _NUM_SNAPSHOTS
         if not is_whole:  # only what had no gradient in the earlier steps: a layer that began at zero, sparse gradients
             parameters = {name: p for name, p in parameters.items() if self._num_nonzero.get(name, 0) < _NUM_SNAPSHOTS}
         gradients = []
@@ -147,14 +157,27 @@ class FingerprintRecorder:
             for index, parameter in enumerate(group["params"])
         }
 
+    def begin_timing(self) -> None:
+        """Stops recording gradients. Those of an optimizer that has not taken its first steps yet are recorded when it
+        does. Must not be called from an optimizer's pre-step hook: torch is iterating over the hooks then."""
+        self._is_timed = True
+        known = {
+            id(parameter)
+            for optimizer, (_, num_steps) in self._optimizers.items()
+            if num_steps >= _NUM_SNAPSHOTS
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        if all(id(parameter) in known for _, parameter in self._named_parameters() if parameter.requires_grad):
+            self._handle.remove()
+
     def end_snapshots(self) -> None:
-        """Stops recording gradients, because timing begins. Must not be called from an optimizer's pre-step hook: torch
-        is iterating over the hooks then."""
-        self._is_over = True
+        """Stops recording gradients for good."""
+        self._is_timed = True
         self._handle.remove()
 
     def take_snapshots(self) -> list[Snapshot]:
-        """The snapshots that were not returned before. Call it after the warm-up, when they are complete."""
+        """The snapshots that were not returned before. After the warm-up those of its steps are complete."""
         snapshots, self._snapshots = self._snapshots, {}
         return list(snapshots.values())
 

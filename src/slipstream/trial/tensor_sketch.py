@@ -53,23 +53,27 @@ def sketch(name: str, tensor: torch.Tensor) -> Sketch:
             finite = torch.isfinite(values)
             values = torch.where(finite, values, 0.0)
             listed = values.tolist()
-            return Sketch(name, num_elements, float(values.norm()), listed, num_elements - int(finite.sum()))
+            num_bad = num_elements - int(finite.sum())
+            return Sketch(name, num_elements, float(values.norm()), listed, num_bad, listed.count(0.0) - num_bad)
         buckets = torch.zeros(_NUM_BUCKETS, dtype=torch.float64, device=flat.device)
         square = torch.zeros((), dtype=torch.float64, device=flat.device)
         num_finite = torch.zeros((), dtype=torch.int64, device=flat.device)
+        num_nonzero = torch.zeros((), dtype=torch.int64, device=flat.device)
         length = _ROWS * _NUM_BUCKETS
         for chunk in range((num_elements + length - 1) // length):
             part = flat[chunk * length : (chunk + 1) * length].double()
             finite = torch.isfinite(part)
             num_finite += finite.sum()
             part = torch.where(finite, part, 0.0)
+            num_nonzero += part.count_nonzero()
             square += part.square().sum()
             if part.numel() % _NUM_BUCKETS:
                 part = torch.nn.functional.pad(part, (0, _NUM_BUCKETS - part.numel() % _NUM_BUCKETS))
             rows = part.view(-1, _NUM_BUCKETS)
             buckets += (rows * _signs(device)[: len(rows)]).sum(0) * _column_signs(chunk, device)
         norm = float(square.sqrt())
-        return Sketch(name, num_elements, norm, buckets.tolist(), num_elements - int(num_finite))
+        num_bad = num_elements - int(num_finite)
+        return Sketch(name, num_elements, norm, buckets.tolist(), num_bad, int(num_finite - num_nonzero))
 
 
 # Eight bytes are read as two halves: multiplying by an odd weight modulo 2^64 maps the highest bit of 64 onto itself.

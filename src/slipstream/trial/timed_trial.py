@@ -32,6 +32,10 @@ class TimedTrial:
         """The time spent in slipstream's own code so far."""
         return 0
 
+    def recording_ns(self) -> int:
+        """The part of `aside_ns` in which the trial recorded its numbers."""
+        return 0
+
     def before_joining(self) -> None:
         """Is called at the first tick, before the backend is told."""
 
@@ -76,6 +80,9 @@ class FingerprintedTrial(TimedTrial):
     def aside_ns(self) -> int:
         return self._fingerprint.aside_ns + self._context.once_ns
 
+    def recording_ns(self) -> int:
+        return self._fingerprint.aside_ns
+
     def before_joining(self) -> None:
         """Refuses a forked process if the script set something before its first step that only takes effect before
         torch is imported. The backend then starts the trial in a new process."""
@@ -85,7 +92,7 @@ class FingerprintedTrial(TimedTrial):
 
     def after_warm_up(self) -> None:
         self._timing.close()
-        self._fingerprint.end_snapshots()
+        self._fingerprint.begin_timing()
         if self._limit is not None:
             self._limit.level()
 

@@ -156,6 +156,8 @@ class _CandidateCheck:
             return self._undecided("no_gradient")
         if step_test.fault:
             return self._decided("tensors", step_test.fault, **facts)
+        if step_test.unpredicted:
+            return self._undecided("no_control", **facts)
         if not step_test.has_enough_evidence():
             return self._undecided("little_evidence", **facts)
         ends: dict[CurveKey, int] = {}

@@ -6,14 +6,17 @@ docs/numerics.md."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from slipstream.records import ROUNDOFF, Fingerprint, NumericsFault, Precision, TensorKind
-from slipstream.verify.tensor_distance import Distances, TensorDistance, distances, joined
+from slipstream.records import RANDOM_DRAWS, ROUNDOFF, Fingerprint, NumericsFault, Precision, TensorKind
+from slipstream.verify.tensor_distance import SIGNS, Distances, TensorDistance, distances, joined
 
 ENOUGH = 0.5  # of the norm of the update: the least that the evidence must carry
+# Sketches of 251 numbers estimate an error and the norm that it is relative to. The result may be this much too large.
+ESTIMATE = 1.25
 KINDS: tuple[TensorKind, ...] = ("gradient", "buffer", "update")
 
 
@@ -61,6 +64,7 @@ class TensorLimit(msgspec.Struct, frozen=True):
 
     error: float
     norm: float
+    steady: float = math.inf  # of an update: its error without what signs may have moved
 
     @property
     def is_evidence(self) -> bool:
@@ -79,9 +83,10 @@ class StepTest:
         self.fault: NumericsFault | None = None
         self.tensors: set[str] = set()  # with a gradient
         self.evidence: set[str] = set()
+        self.unpredicted: set[str] = set()  # gradients of steps that too few draws reached
         self.worst_gradient = 0.0  # the largest error of a gradient that is evidence
-        self._gradients: list[Distances] = []
-        self._updates: list[Distances] = []
+        self._gradients: Distances = {}  # the first of each tensor
+        self._updates: Distances = {}
         for kind in KINDS:
             predicted = _running_maxima([distances(kind, base, draw) for draw in draws])
             found = distances(kind, base, candidate)
@@ -89,15 +94,17 @@ class StepTest:
                 self._test(kind, step, found[step], predicted.get(step, []), is_later=step > min(found))
 
     def has_enough_evidence(self) -> bool:
-        """Whether the evidence carries enough of the first update to decide anything."""
-        found = (self._updates or self._gradients)[0]
+        """Whether the evidence carries enough of the first update of each tensor to decide anything."""
+        found = self._updates or self._gradients
         whole, evident = joined(found, found.keys()), joined(found, self.evidence)
         return bool(self.evidence) and evident.base_norm >= ENOUGH * whole.base_norm
 
     def _test(self, kind: TensorKind, step: int, found: Distances, draws: Sequence[Distances], is_later: bool) -> None:
         excess: list[tuple[float, NumericsFault]] = []
         limits = {name: self._limit(kind, name, one, draws, is_later) for name, one in found.items()}
-        evidence = {name for name, limit in limits.items() if limit.is_evidence and found[name].base_norm}
+        num_draws = Counter(name for draw in draws for name in draw)
+        predicted = {name for name, one in found.items() if one.base_norm and num_draws[name] >= RANDOM_DRAWS}
+        evidence = {name for name in predicted if limits[name].is_evidence}
         for name, one in found.items():
             if one.trouble:
                 if one.trouble == "not_finite" or name in evidence or one.trouble == "extra":
@@ -108,16 +115,17 @@ class StepTest:
         if len(names) <= max(1, len(evidence) / 2):
             self._note(excess)
         whole = joined(found, evidence)
-        self._note(_excess(kind, "", step, whole, self._limit_together(evidence, whole, draws, is_later)))
+        self._note(_excess(kind, "", step, whole, self._limit_together(kind, evidence, whole, draws, is_later)))
         self._note(excess)
         if kind == "gradient":
-            self._gradients.append(found)
+            self._gradients = {**found, **self._gradients}
+            self.unpredicted |= {name for name, one in found.items() if one.base_norm} - predicted
             self.tensors |= {name for name, one in found.items() if one.base_norm}
             self.evidence |= evidence
             errors = [found[name].error for name in evidence if not found[name].trouble]
             self.worst_gradient = max([self.worst_gradient, *errors])
         elif kind == "update":
-            self._updates.append(found)
+            self._updates = {**found, **self._updates}
 
     def _note(self, excess: Sequence[tuple[float, NumericsFault]]) -> None:
         """Keeps the first fault that is found. A few tensors are named; if most are off, all together are."""
@@ -128,36 +136,54 @@ class StepTest:
         self, kind: TensorKind, name: str, one: TensorDistance, draws: Sequence[Distances], is_later: bool
     ) -> TensorLimit:
         seen = [draw[name] for draw in draws if name in draw and not draw[name].trouble]
-        floor = self._allowance.floor
-        if kind == "update":
-            # An adaptive optimizer moves a weight by the sign of its gradient, also where the gradient is rounding.
-            # Four signs that fall differently have this error. If none fell so in a draw, more are unlikely.
-            floor = max(floor, 4 / math.sqrt(max(1, one.numel)))
-            if one.resolution:
-                small = self._allowance.times * one.resolution
-                floor = max(floor, small / one.base_norm if one.base_norm else math.inf)
-        return self._limit_of(floor, self._allowance.times, one.numel, seen, is_later)
+        return self._limit_of(kind, one, self._allowance.floor, self._allowance.times, seen, is_later)
 
     def _limit_together(
-        self, evidence: set[str], whole: TensorDistance, draws: Sequence[Distances], is_later: bool
+        self, kind: TensorKind, evidence: set[str], whole: TensorDistance, draws: Sequence[Distances], is_later: bool
     ) -> TensorLimit:
         seen = [joined(draw, evidence) for draw in draws]
         allowance = self._allowance
-        return self._limit_of(allowance.floor_together, allowance.times_together, whole.numel, seen, is_later)
+        return self._limit_of(kind, whole, allowance.floor_together, allowance.times_together, seen, is_later)
 
     def _limit_of(
-        self, floor: float, times: float, numel: int, draws: Sequence[TensorDistance], is_later: bool
+        self,
+        kind: TensorKind,
+        one: TensorDistance,
+        floor: float,
+        times: float,
+        draws: Sequence[TensorDistance],
+        is_later: bool,
     ) -> TensorLimit:
-        floor *= self._allowance.later if is_later else 1
+        floors = self._floors_of_update(one) if kind == "update" else TensorLimit(0.0, 0.0, 0.0)
+        later = self._allowance.later if is_later else 1
         error = max((draw.error for draw in draws), default=0.0)
+        chance_error = max((draw.chance_error for draw in draws), default=0.0)
         norm_error = max((draw.sure_norm_error for draw in draws), default=0.0)
         # Where single decisions fall differently, the error of one draw may be far larger than that of the others. Its
         # part in the size is then what it was in any draw.
         share = max((draw.sure_norm_error / draw.error for draw in draws if 0 < draw.error < math.inf), default=0.0)
         return TensorLimit(
-            max(floor, luck(numel) * times * error),
-            max(floor, luck(1) * times * norm_error, times * min(share, 1.0) * error),
+            max(later * max(floor, floors.error), luck(one.numel) * times * error),
+            max(later * max(floor, floors.norm), luck(1) * times * norm_error, times * min(share, 1.0) * error),
+            max(later * max(floor, floors.steady), luck(one.numel) * times * chance_error),
         )
+
+    def _floors_of_update(self, one: TensorDistance) -> TensorLimit:
+        """What else moves an update whose gradient agrees: the rounding of the weights, and signs. An adaptive
+        optimizer moves each weight by a step in the direction of its gradient's sign, also where the gradient is
+        rounding. So a gradient near zero that changes its sign moves the weight by two steps, and one that is zero in
+        the base only by one step. Other signs turn the update and leave its norm alone. A third test leaves out the
+        numbers that signs may have moved: a fault of the optimizer moves all of them."""
+        if not one.base_norm:
+            floor = math.inf if one.resolution or one.num_unzeroed else 0.0
+            return TensorLimit(floor, floor, floor)
+        rounding = self._allowance.times * one.resolution / one.base_norm
+        if not one.num_moved:
+            return TensorLimit(math.inf, math.inf) if one.num_unzeroed else TensorLimit(rounding, rounding)
+        step = ESTIMATE / math.sqrt(one.num_moved)  # of one weight, relative to the update
+        unzeroed = max(rounding, step * math.sqrt(one.num_unzeroed))
+        flipped = 2 * step * math.sqrt(SIGNS + one.num_flipped)
+        return TensorLimit(math.hypot(unzeroed, flipped), unzeroed, rounding)
 
 
 def _excess(
@@ -167,6 +193,9 @@ def _excess(
     if one.error > limit.error:
         fault = NumericsFault("error", kind, name, step, seen=one.error, allowed=limit.error)
         found.append((one.error / limit.error, fault))
+    if one.steady_error > limit.steady:
+        fault = NumericsFault("error", kind, name, step, seen=one.steady_error, allowed=limit.steady)
+        found.append((one.steady_error / limit.steady, fault))
     allowed = limit.norm + one.norm_uncertainty
     if one.norm_error > allowed:
         fault = NumericsFault("norm", kind, name, step, seen=one.norm_error, allowed=allowed)

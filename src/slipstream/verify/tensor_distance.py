@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -13,10 +12,11 @@ import msgspec
 from slipstream.records import ROUNDOFF, Fingerprint, Sketch, Snapshot, TensorKind
 
 Trouble = Literal["", "not_finite", "missing", "extra", "size"]
-WHOLE_SNAPSHOTS = 3  # later ones contain only tensors whose gradient was zero before
+WHOLE_SNAPSHOTS = 3  # later ones contain only tensors whose gradient was zero or unknown before
 NO_TENSOR = 1e-6  # relative to the largest; a tensor that the base does not have may be this large
 # A candidate has some hundred norms. By chance one in 16,000 is farther off than four standard deviations.
 DEVIATIONS = 4
+SIGNS = 4  # elements that change their sign by chance, beside those that the error of the gradient explains
 
 
 class TensorDistance(msgspec.Struct, frozen=True):
@@ -27,12 +27,27 @@ class TensorDistance(msgspec.Struct, frozen=True):
     distance: float = 0.0  # absolute
     norm: float = 0.0
     trouble: Trouble = ""  # a difference that has no size
-    resolution: float = 0.0  # of an update: how far the rounding of the weights alone moves it
     norm_deviation: float = 0.0  # standard deviation of `norm` minus `base_norm`, if sketches estimate them
+    # Of an update:
+    resolution: float = 0.0  # how far the rounding of the weights alone moves it
+    steady: float = 0.0  # `distance` without the numbers that signs of gradients may have moved
+    chance: float = 0.0  # `distance` without the `SIGNS` numbers that differ most
+    num_moved: int = 0  # elements of the base's gradient that are not zero
+    num_unzeroed: int = 0  # elements that are zero in the base's gradient, and not in the other
+    num_flipped: float = 0.0  # at least as many elements as the error of the gradient gives another sign
 
     @property
     def error(self) -> float:
         return _ratio(self.distance, self.base_norm)
+
+    @property
+    def steady_error(self) -> float:
+        return _ratio(self.steady, self.base_norm)
+
+    @property
+    def chance_error(self) -> float:
+        """Of a draw. It leaves out fewer numbers than any candidate, so that it is a bound if signs decide much."""
+        return _ratio(self.chance, self.base_norm)
 
     @property
     def norm_error(self) -> float:
@@ -58,7 +73,11 @@ def distances(kind: TensorKind, base: Fingerprint, other: Fingerprint) -> dict[i
     theirs = dict(_tensors(kind, other))
     found = {step: _distances(ours, theirs[step]) for step, ours in _tensors(kind, base) if step in theirs}
     if kind == "update":
-        found = {step: _of_updates(them, base, step) for step, them in found.items()}
+        ours = dict(_tensors(kind, base))
+        found = {
+            step: _of_updates(them, ours[step], _matched(ours[step], theirs[step]), base, other, step)
+            for step, them in found.items()
+        }
     return {step: them if step < WHOLE_SNAPSHOTS else _in_both(them) for step, them in found.items()}
 
 
@@ -73,29 +92,87 @@ def joined(found: Mapping[str, TensorDistance], names: Collection[str]) -> Tenso
         math.hypot(*(one.norm for one in known)),
         # Each tensor moves the joint norm by its part in it.
         norm_deviation=_ratio(math.hypot(*(one.base_norm * one.norm_deviation for one in known)), base_norm),
+        resolution=math.hypot(*(one.resolution for one in known)),
+        steady=math.hypot(*(one.steady for one in known)),
+        chance=math.hypot(*(one.chance for one in known)),
+        num_moved=sum(one.num_moved for one in known),
+        num_unzeroed=sum(one.num_unzeroed for one in known),
+        num_flipped=sum(one.num_flipped for one in known),
     )
 
 
-def _of_updates(found: Distances, base: Fingerprint, step: int) -> Distances:
-    """Adds what is known about updates alone: the resolution of the weights, and how well the norm is known. The norms
-    of gradients and buffers are exact. The norm of an update is that of a difference of sketches. A sketch of k numbers
-    estimates the product of base and difference with a standard deviation of 1/sqrt(k) of the product of their norms,
-    and the change of the norm with 1/sqrt(k) of the norm of the difference."""
+def _of_updates(
+    found: Distances,
+    ours: Sequence[Sketch],
+    theirs: Mapping[str, Sketch],
+    base: Fingerprint,
+    other: Fingerprint,
+    step: int,
+) -> Distances:
+    """Adds what is known about updates alone: the resolution of the weights, how well the norm is known, and what the
+    signs of the gradient may have moved. The norms of gradients and buffers are exact. The norm of an update is that of
+    a difference of sketches. A sketch of k numbers estimates the product of base and difference with a standard
+    deviation of 1/sqrt(k) of the product of their norms, and the change of the norm with 1/sqrt(k) of the norm of the
+    difference."""
     snapshot = next(one for one in base.snapshots if one.step == step)
     weights = {sketch.name: sketch for sketch in snapshot.weights}
-    updates = {}
-    for name, one in found.items():
-        sketch = weights.get(name)
-        if sketch is None:  # the candidate updates a tensor that the base does not
-            updates[name] = one
+    gradients = {sketch.name: sketch for sketch in snapshot.gradients}
+    num_unzeroed, errors = _num_unzeroed(base, other, step), _gradient_errors(base, other, step)
+    known = dict(found)
+    for update in ours:
+        name, one = update.name, found.get(update.name)
+        if one is None:
             continue
-        is_exact = sketch.numel == len(sketch.values)
-        updates[name] = msgspec.structs.replace(
+        is_exact = update.numel == len(update.values)
+        gradient = gradients.get(name)
+        num_moved = update.numel - (gradient.num_zero if gradient is not None else 0)
+        num_flipped = num_moved * min(1.0, errors.get(name, 0.0))
+        num_signs = SIGNS + num_flipped + num_unzeroed.get(name, 0)
+        match = None if one.trouble else theirs.get(name)
+        known[name] = msgspec.structs.replace(
             one,
-            resolution=ROUNDOFF["fp32"] * sketch.norm,
-            norm_deviation=0.0 if is_exact else one.distance / math.sqrt(len(sketch.values)),
+            norm_deviation=0.0 if is_exact else one.distance / math.sqrt(len(update.values)),
+            resolution=ROUNDOFF["fp32"] * weights[name].norm,
+            steady=_steady(update, match, num_signs) if match is not None else 0.0,
+            chance=_steady(update, match, SIGNS) if match is not None else 0.0,
+            num_moved=num_moved,
+            num_unzeroed=num_unzeroed.get(name, 0),
+            num_flipped=num_flipped,
         )
-    return updates
+    return known
+
+
+def _steady(ours: Sketch, theirs: Sketch, num_signs: float) -> float:
+    """The distance of two sketches without the numbers that differ most, as many as these signs may have moved. An
+    element is part of one number."""
+    differences = sorted(abs(right - left) for left, right in zip(ours.values, theirs.values, strict=True))
+    return math.hypot(*differences[: max(0, len(differences) - math.ceil(num_signs))])
+
+
+def _num_unzeroed(base: Fingerprint, other: Fingerprint, step: int) -> dict[str, int]:
+    """How many elements of each gradient are zero in the base only, at this step or an earlier one. Momentum continues
+    earlier updates."""
+    theirs = {
+        (one.step, sketch.name): sketch.num_zero for one in other.snapshots for sketch in one.gradients if sketch.norm
+    }
+    found: dict[str, int] = {}
+    for snapshot in base.snapshots:
+        for sketch in snapshot.gradients:
+            num_more = sketch.num_zero - theirs.get((snapshot.step, sketch.name), sketch.num_zero)
+            if snapshot.step <= step:
+                found[sketch.name] = max(found.get(sketch.name, 0), num_more)
+    return found
+
+
+def _gradient_errors(base: Fingerprint, other: Fingerprint, step: int) -> dict[str, float]:
+    """The largest error of each gradient up to this step. In a normally distributed gradient, the share of elements
+    whose sign differs is a third of it."""
+    found: dict[str, float] = {}
+    for at, gradients in distances("gradient", base, other).items():
+        for name, one in gradients.items():
+            if at <= step and not one.trouble:
+                found[name] = max(found.get(name, 0.0), one.error)
+    return found
 
 
 def _in_both(found: Distances) -> Distances:
@@ -104,25 +181,30 @@ def _in_both(found: Distances) -> Distances:
 
 def _tensors(kind: TensorKind, fingerprint: Fingerprint) -> Iterator[tuple[int, Sequence[Sketch]]]:
     if kind == "update":
-        for before, after in pairwise(fingerprint.snapshots):
-            if before.weights and after.weights:
-                yield before.step, _updates(before, after)
+        yield from _all_updates(fingerprint.snapshots)
         return
     for snapshot in fingerprint.snapshots:
         yield snapshot.step, snapshot.gradients if kind == "gradient" else snapshot.buffers
 
 
-def _updates(before: Snapshot, after: Snapshot) -> list[Sketch]:
+def _all_updates(snapshots: Sequence[Snapshot]) -> list[tuple[int, list[Sketch]]]:
+    """The updates of each step. The next snapshot that contains a weight need not be the next of all, because
+    optimizers may take turns."""
+    later: dict[str, Sketch] = {}
+    found = []
+    for snapshot in reversed(snapshots):
+        pairs = [(old, later[old.name]) for old in snapshot.weights if old.name in later]
+        updates = [_difference(old, new) for old, new in pairs if new.numel == old.numel]
+        if updates:
+            found.append((snapshot.step, updates))
+        later |= {sketch.name: sketch for sketch in snapshot.weights}
+    return found[::-1]
+
+
+def _difference(old: Sketch, new: Sketch) -> Sketch:
     """The sketch of a difference is the difference of the sketches."""
-    later = {sketch.name: sketch for sketch in after.weights}
-    updates = []
-    for old in before.weights:
-        new = later.get(old.name)
-        if new is None or new.numel != old.numel:
-            continue
-        values = [right - left for left, right in zip(old.values, new.values, strict=True)]
-        updates.append(Sketch(old.name, old.numel, math.hypot(*values), values, old.num_bad + new.num_bad))
-    return updates
+    values = [right - left for left, right in zip(old.values, new.values, strict=True)]
+    return Sketch(old.name, old.numel, math.hypot(*values), values, old.num_bad + new.num_bad)
 
 
 def _distances(base: Sequence[Sketch], other: Sequence[Sketch]) -> Distances:
