@@ -35,18 +35,22 @@ class Step(msgspec.Struct, frozen=True):
     block: int
     start_ns: int
     end_ns: int
-    step_ms: float  # end - start, without apart_ms
-    phases: dict[str, float]  # Phase to ms on the host; adds up to step_ms
+    step_ms: float  # without apart_ms; on the device's timeline if that is known, because the host may run ahead of it
+    phases: dict[str, float]  # Phase to ms on the same timeline; adds up to step_ms
     samples: int
     num_batches: int
     num_forwards: int
     num_backwards: int
     num_updates: int  # optimizer steps
-    device_phases: dict[str, float] | None = None  # on the device's clock; adds up to the step on the device
+    device_phases: dict[str, float] | None = None  # the same as `phases` if these are the device's
     is_first_of_epoch: bool = False  # an iterator was created or reset in it
     apart_ms: float = 0.0  # evaluation and work of slipstream inside it
     saving_ms: float = 0.0  # part of "other"
-    sync_ms: float = 0.0  # part of the phases in which it happened
+    sync_ms: float = 0.0  # on the host; part of the phases in which it happened
+    host_phases: dict[str, float] | None = None  # if `phases` are the device's
+    # By phase: how long the device may have waited for the host, at most. It had done all that was launched when the
+    # phase ended. None: not known.
+    device_idle: dict[str, float] | None = None
 
 
 class Evaluation(msgspec.Struct, frozen=True):
