@@ -30,6 +30,7 @@ class _BlockRow(ctypes.Structure):
 
 def functions(torch: Any, library: Library) -> dict[str, Callable[..., Any]]:
     native = torch._C
+    is_recording = False
 
     def record_history(
         enabled: str | None,
@@ -41,6 +42,8 @@ def functions(torch: Any, library: Library) -> dict[str, Callable[..., Any]]:
     ) -> None:
         if enabled not in (None, "state", "all"):
             raise RuntimeError(f"expected state or all, got {enabled}")
+        nonlocal is_recording
+        is_recording = enabled is not None
         library.call("record_history", min(max_entries, sys.maxsize) if enabled == "all" else 0, clear_history)
 
     return {
@@ -52,6 +55,7 @@ def functions(torch: Any, library: Library) -> dict[str, Callable[..., Any]]:
         "_cuda_getMemoryFraction": lambda device: float(library.call("fraction", device)),
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_record_memory_history": record_history,
+        "_cuda_isHistoryEnabled": lambda: is_recording,
         "_cuda_memorySnapshot": lambda pool=None: _snapshot(library),
         "_cuda_beginAllocateToPool": lambda *_: None,
         "_cuda_endAllocateToPool": lambda *_: None,

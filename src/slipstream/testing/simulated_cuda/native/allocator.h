@@ -330,10 +330,11 @@ class Allocator final : public c10::DeviceAllocator {
   }
   void note(Action action, const Block* block) {
     if (!max_history_) return;
+    bool is_segment = action == Action::SEGMENT_ALLOC || action == Action::SEGMENT_FREE;
     auto time_us = std::chrono::duration_cast<std::chrono::microseconds>(
                        std::chrono::system_clock::now().time_since_epoch()).count();
     history_.push_back({static_cast<int32_t>(action), block->device, reinterpret_cast<int64_t>(block->address),
-                        static_cast<int64_t>(block->size), block->stream->id, time_us});
+                        static_cast<int64_t>(is_segment ? block->size : block->requested), block->stream->id, time_us});
     if (history_.size() > max_history_) history_.pop_front();
   }
 
