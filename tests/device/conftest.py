@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+import torch  # loads the device, where the environment says so
 
 from slipstream.testing.simulated_cuda.install import is_installed
 
@@ -17,8 +18,6 @@ def device() -> Iterator[None]:
     """Nothing is under way on the devices, before and after a test, and no test sees another one's memory."""
     if not is_installed():
         pytest.skip(_REASON)
-    import torch
-
     gc.collect()
     for index in range(torch.cuda.device_count()):
         torch.cuda.synchronize(index)

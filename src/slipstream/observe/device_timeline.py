@@ -17,9 +17,10 @@ from typing import NamedTuple
 from slipstream.observe.intervals import PHASE_OF_KIND, Interval, lay_out, share_out
 from slipstream.records import Event
 
-# A device that reaches a mark within this time of its launch was waiting for it: a launch takes 5 to 20 microseconds,
-# and on a busy host the two clocks are read up to that far apart.
+# A device that reaches a mark so soon after its launch was waiting for it. A launch takes 5 to 20 microseconds, and on
+# a busy host a thread loses its core between the launch and the reading of the clock: hence the share of a step.
 _CAUGHT_UP_MS = 0.1
+_CAUGHT_UP_SHARE = 0.03
 
 
 class DeviceStep(NamedTuple):
@@ -35,12 +36,15 @@ class _Mark(NamedTuple):
 class DeviceTimeline:
     """A step lasts from its first event on the device to the first event of the next step."""
 
-    def __init__(self, events: Sequence[Event], evaluations: Sequence[tuple[int, int, list[Event]]]) -> None:
+    def __init__(
+        self, events: Sequence[Event], evaluations: Sequence[tuple[int, int, list[Event]]], usual_step_ms: float
+    ) -> None:
         self._starts = [(e.start_ns, e.device_start_ms) for e in events if e.device_start_ms is not None]
         marked = [_on_device(inside) for _, _, inside in evaluations]
         self._apart = [Interval(min(i.start for i in m), max(i.end for i in m), "apart") for m in marked if m]
         self._marks = sorted(_marks(events))
         self._offset_ms = min((mark.device_ms - mark.host_ms for mark in self._marks), default=0.0)
+        self._caught_up_ms = max(_CAUGHT_UP_MS, _CAUGHT_UP_SHARE * usual_step_ms)
         self._gaps = list(self._find_gaps())
 
     def step(self, events: Sequence[Event], end_ns: int, apart: Sequence[Interval]) -> DeviceStep | None:
@@ -75,7 +79,7 @@ class DeviceTimeline:
         gaps = []
         for mark, following in zip(self._marks, self._marks[1:], strict=False):
             delay_ms = following.device_ms - following.host_ms - self._offset_ms
-            if delay_ms <= _CAUGHT_UP_MS and following.device_ms > mark.device_ms:
+            if delay_ms <= self._caught_up_ms and following.device_ms > mark.device_ms:
                 gaps.append(Interval(mark.device_ms, following.device_ms, "idle"))
         return gaps
 

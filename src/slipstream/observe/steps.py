@@ -29,7 +29,7 @@ def find_steps(
     bounds = _step_bounds(training, closers)
     loaders = training_loaders(events)
     apart = _apart(events, blocks, spans)
-    device = DeviceTimeline(events, spans)
+    device = DeviceTimeline(events, spans, _usual_ms(bounds))
     steps = [
         _make_step(index, start, end, _between(training, start, end), apart, blocks, loaders, device)
         for index, (start, end) in enumerate(bounds)
@@ -65,6 +65,11 @@ def _step_bounds(events: Sequence[Event], closers: Sequence[Event]) -> list[tupl
             bounds.append((start, end))
             start = end
     return bounds
+
+
+def _usual_ms(bounds: Sequence[tuple[int, int]]) -> float:
+    """The mean on the host, which may run ahead of the device for some steps and then wait for it."""
+    return (bounds[-1][1] - bounds[0][0]) / len(bounds) / 1e6 if bounds else 0.0
 
 
 def _outermost(events: Sequence[Event]) -> list[Event]:
