@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -12,7 +13,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import slipstream
 from slipstream.diagnose import diagnose
 from slipstream.observe.rehearsal import race
+from slipstream.observe.torch_facts import read_torch_facts
 from slipstream.records import Session
+from slipstream.report.terminal.footer import software
+from slipstream.testing.made_sessions import made_environment
 from slipstream.testing.simulated_cuda.install import library
 
 _MS = 1_000_000  # cycles of torch.cuda._sleep
@@ -81,6 +85,14 @@ def test_a_model_on_another_device_than_the_current_one_is_timed_there() -> None
     session: Session = watched.session
     assert session.summary is not None and session.summary.device_phases is not None
     assert sum(session.summary.device_phases.values()) > 0.9 * _WORK_MS
+
+
+def test_the_gpu_is_named_without_nvml() -> None:
+    torch.ones(1, device="cuda:1")
+    facts = read_torch_facts("cuda:1")
+    assert facts.device_name == "Simulated GPU 1"
+    environment = msgspec.structs.replace(made_environment(), torch=facts, gpus=[])
+    assert software(environment)[-1].startswith("Simulated GPU 1 ")
 
 
 def test_a_rehearsal_waits_for_the_device_that_is_used() -> None:
