@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-fast test-processes test-parts test-hosts lint promises bench docs clean
+.PHONY: setup demo test test-fast test-processes test-parts test-device test-hosts lint promises bench docs clean
 
 setup: $(READY)
 
@@ -26,7 +26,13 @@ demo: $(READY)
 # Two halves side by side, one for each core. The zoo depends on timing, so it runs alone afterwards.
 test: $(READY)
 	$(MAKE) --no-print-directory --jobs 3 lint test-processes test-parts
+	$(MAKE) --no-print-directory test-device
 	$(BIN)/python -m pytest tests/zoo
+
+# What calls a device, on a simulated CUDA that is built with the user's compiler (one minute, once). Without a compiler
+# the tests are skipped, with a message.
+test-device: $(READY)
+	$(BIN)/python -m slipstream.testing.simulated_cuda --skip-without-compiler --machine tests-$$$$ -m pytest tests/device
 
 # Lint, types, import rules and the tests that start no process of their own. Under two minutes.
 FAST := $(addprefix tests/,diagnose fit golden recipe report/exports report/json_export report/terminal report/text \
@@ -46,7 +52,7 @@ test-processes: $(READY)
 	$(BIN)/python -m pytest $(PROCESSES)
 
 test-parts: $(READY)
-	$(BIN)/python -m pytest $(foreach folder,$(PROCESSES) tests/memory tests/zoo,--ignore $(folder))
+	$(BIN)/python -m pytest $(foreach folder,$(PROCESSES) tests/memory tests/zoo tests/device,--ignore $(folder))
 
 # The tests as on other machines: an older instruction set, one core, and 64 cores for what runs in the tests' own
 # process. About 50 minutes on 2 cores.

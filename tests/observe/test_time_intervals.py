@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 
-from slipstream.observe.steps import Interval, share_out
+from slipstream.observe.intervals import Interval, share_out
 
 
 def test_time_belongs_to_the_innermost_interval() -> None:

@@ -72,6 +72,8 @@ def _scaled(step: Step, factor: float) -> Step:
         step_ms=sum(phases.values()),
         phases=phases,
         device_phases=_scaled_phases(step.device_phases, factor) if step.device_phases else None,
+        host_phases=_scaled_phases(step.host_phases, factor) if step.host_phases else None,
+        device_idle=_scaled_phases(step.device_idle, factor) if step.device_idle else step.device_idle,
         samples=round(step.samples * factor),
         num_batches=round(step.num_batches * factor),
         num_forwards=round(step.num_forwards * factor),

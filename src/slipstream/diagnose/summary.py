@@ -36,12 +36,21 @@ from slipstream.records import Bound, Ceilings, Session, Summary
 COMPUTE_PHASES = ("transfer", "forward", "backward", "optimizer")
 
 
-def find_bound(step_ms: float, phases: dict[str, float], ceilings: Ceilings, num_workers: int) -> Bound:
+def find_bound(
+    step_ms: float,
+    phases: dict[str, float],
+    ceilings: Ceilings,
+    num_workers: int,
+    device_idle: dict[str, float] | None = None,
+) -> Bound:
     if step_ms <= 0:
         return "unknown"
     wait_ms = phases.get("input", 0.0)
     busy_ms = sum(phases.get(phase, 0.0) for phase in COMPUTE_PHASES)
     other_ms = phases.get("other", 0.0)
+    if device_idle is not None:  # what a device computes between the seams, such as a loss, is no wait
+        idle_ms = min(other_ms, device_idle.get("other", 0.0))
+        other_ms, busy_ms = idle_ms, busy_ms + other_ms - idle_ms
     if other_ms > wait_ms and other_ms > busy_ms:
         return "other"
     if num_workers > 0 and _cores_bind(step_ms, ceilings):
@@ -95,7 +104,9 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
         samples_per_s=typical.samples / typical.step_ms * 1000 if typical.step_ms > 0 else 0.0,
         phases=typical.phases,
         device_phases=typical.device_phases,
-        bound=find_bound(typical.step_ms, typical.phases, measured, num_workers(session)),
+        host_phases=typical.host_phases,
+        device_idle=typical.device_idle,
+        bound=find_bound(typical.step_ms, typical.phases, measured, num_workers(session), typical.device_idle),
         ceilings=ceilings,
         is_inference=not has_trained(session),
         evaluation_share=validation.share(typical.mean_ms) if validation else None,

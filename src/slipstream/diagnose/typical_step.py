@@ -21,6 +21,8 @@ class TypicalStep(msgspec.Struct, frozen=True):
     mean_ms: float  # over all steps; this is what the training pays, with rare long waits
     phases: dict[str, float]  # the phases add up to step_ms
     device_phases: dict[str, float] | None
+    host_phases: dict[str, float] | None  # if `phases` are the device's; add up to step_ms
+    device_idle: dict[str, float] | None
     samples: float
     num_batches: float
 
@@ -48,6 +50,8 @@ def typical_step(steps: Sequence[Step], group_size: int = 1) -> TypicalStep | No
         mean_ms=fmean([step.step_ms for step in chosen]),
         phases=_scaled([step.phases for step in middle], step_ms),
         device_phases=_device_phases(middle),
+        host_phases=_host_phases(middle, step_ms),
+        device_idle=_device_idle(middle),
         samples=fmean([step.samples for step in middle]),
         num_batches=fmean([step.num_batches for step in chosen]),
     )
@@ -93,6 +97,20 @@ def _scaled(phases: Sequence[dict[str, float]], total_ms: float) -> dict[str, fl
     longest = max(scaled, key=scaled.__getitem__)
     scaled[longest] += total_ms - sum(scaled.values())
     return scaled
+
+
+def _host_phases(steps: Sequence[Step], step_ms: float) -> dict[str, float] | None:
+    """The host's phases, scaled to the step: the host runs ahead for some steps and then waits, and no step is typical,
+    but over many both timelines are equally long."""
+    known = [step.host_phases for step in steps if step.host_phases]
+    return _scaled(known, step_ms) if known else None
+
+
+def _device_idle(steps: Sequence[Step]) -> dict[str, float] | None:
+    known = [step.device_idle for step in steps if step.device_idle is not None]
+    if not known:
+        return None
+    return {phase: fmean([idle.get(phase, 0.0) for idle in known]) for phase in PHASES}
 
 
 def _device_phases(steps: Sequence[Step]) -> dict[str, float] | None:

@@ -1,16 +1,18 @@
-"""Reads the allocations that torch's profiler recorded, and finds the lifetime, the module and the line of each. Only
-the tree of events is read. The allocator itself reports these events, so memory that a kernel allocates internally is
-included."""
+"""Reads the allocations that torch's profiler recorded, and finds the lifetime, the module and the line of each. The
+tree of events is read. The allocator itself reports these events, so memory that a kernel allocates internally is
+included. On CUDA the allocator's history is read as well, because the tree lacks releases there."""
 
 from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from slipstream.memory.allocator_history import HistoryEntry
 from slipstream.observe.anatomy.trace import BACKWARD, INPUT, MODULE, OPTIMIZER, OWN
 
 LINE: Final = "slipstream::line::"  # a range around a call into torch; its name ends with the index of the user's line
@@ -110,12 +112,15 @@ class _Reader:
             self.makers[sequence] = (start_ns, place.module, place.line)
 
 
-def read_trace(roots: Iterable[Any], device: str) -> AllocationTrace:
+def read_trace(roots: Iterable[Any], device: str, history: Sequence[HistoryEntry] | None = None) -> AllocationTrace:
+    """`history` is the allocator's own. Without it, releases are those that the profiler saw: all of them on the CPU,
+    and on other devices only those inside operators."""
     reader = _Reader(device)
     reader.read(roots)
     reader.boundaries.sort()
     backward_ns = [start_ns for start_ns, phase in reader.boundaries if phase == "backward"]
-    return AllocationTrace(list(_pair(reader)), reader.snaps, backward_ns)
+    blocks = _pair(reader) if history is None else _pair_by_history(reader, history)
+    return AllocationTrace(list(blocks), reader.snaps, backward_ns)
 
 
 def _pair(reader: _Reader) -> Iterator[Allocation]:
@@ -129,6 +134,66 @@ def _pair(reader: _Reader) -> Iterator[Allocation]:
             yield block
         elif (block_or_none := alive.pop(change.ptr, None)) is not None:
             block_or_none.end_ns = time_ns
+
+
+# By so much the profiler may report an allocation before or after the allocator's own time of it.
+_SKEW_NS: Final = 50_000
+_GRANULE: Final = 512  # the allocator rounds up to a multiple of it
+
+
+def _pair_by_history(reader: _Reader, history: Sequence[HistoryEntry]) -> Iterator[Allocation]:
+    """Takes all allocations and releases from the allocator's history, in its order. What the profiler saw adds where
+    an allocation was made. The history's times are shifted to the profiler's, and never go back."""
+    starts = [start_ns for start_ns, _ in reader.boundaries]
+    seen = _match_history(reader, history)
+    shifts = sorted(change[0] - history[at].time_ns for at, change in seen.items())
+    shift_ns = shifts[len(shifts) // 2] if shifts else 0
+    alive: dict[int, Allocation] = {}
+    now_ns = 0
+    for at, entry in enumerate(history):
+        if entry.is_release:
+            now_ns = max(now_ns, entry.time_ns + shift_ns)
+            if (released := alive.pop(entry.address, None)) is not None:
+                released.end_ns = max(now_ns, released.start_ns + 1)
+            continue
+        known = seen.get(at)
+        if known is not None:
+            now_ns = max(now_ns, known[0])
+            block = _make_block(now_ns, known[1], known[2], reader, starts)
+        else:
+            now_ns = max(now_ns, entry.time_ns + shift_ns)
+            num_bytes = -(-entry.num_bytes // _GRANULE) * _GRANULE
+            unseen = _Unseen(entry.address, num_bytes)
+            block = _make_block(now_ns, unseen, _Place(), reader, starts)
+        alive[block.address] = block
+        yield block
+
+
+class _Unseen(msgspec.Struct, frozen=True):
+    """An allocation that is only in the allocator's history, with the fields of the profiler's events."""
+
+    ptr: int
+    alloc_size: int
+    total_allocated: int = 0
+    total_reserved: int = 0
+
+
+def _match_history(reader: _Reader, history: Sequence[HistoryEntry]) -> dict[int, tuple[int, Any, _Place]]:
+    """By index into the history: what the profiler saw of this allocation. One that it reports between two allocations
+    at the same address is the first of them."""
+    times: dict[int, list[int]] = defaultdict(list)
+    indices: dict[int, list[int]] = defaultdict(list)
+    for at, entry in enumerate(history):
+        if not entry.is_release:
+            times[entry.address].append(entry.time_ns - _SKEW_NS)
+            indices[entry.address].append(at)
+    seen: dict[int, tuple[int, Any, _Place]] = {}
+    for change in reader.changes:
+        time_ns, facts, _ = change
+        position = bisect.bisect_right(times.get(facts.ptr, []), time_ns) - 1
+        if facts.alloc_size > 0 and position >= 0:
+            seen.setdefault(indices[facts.ptr][position], change)
+    return seen
 
 
 def _make_block(time_ns: int, change: Any, place: _Place, reader: _Reader, starts: list[int]) -> Allocation:

@@ -12,6 +12,7 @@ import msgspec
 from slipstream.memory.accounting import Scene, account
 from slipstream.memory.address_names import AddressNames
 from slipstream.memory.allocations import read_trace
+from slipstream.memory.allocator_history import AllocatorHistory, HistoryEntry
 from slipstream.memory.device import counts_everything, device_of, profiled_device, read_room_bytes, read_split_bytes
 from slipstream.memory.trace_marks import TraceMarks
 from slipstream.observe.anatomy.modules import is_sealed, list_modules
@@ -37,6 +38,7 @@ class Observer:
         # A compiled callable would be recompiled under a mode, and the lines inside it are not visible anyway.
         self._marks = TraceMarks(self._entries, self._names, with_lines=not any(is_sealed(model) for model in models))
         self._profile: QuietProfile | None = None
+        self._history: AllocatorHistory | None = None
         self._first_snap = -1
         self._undo = ExitStack()
 
@@ -50,6 +52,10 @@ class Observer:
             self._undo.callback(self._profile.end)
             self._marks.start()
             self._undo.callback(self._marks.stop)
+            if self.device.startswith("cuda"):
+                self._history = AllocatorHistory(self.device)
+                self._history.start()
+                self._undo.callback(self._history.stop)
         except Exception as error:
             self._undo.close()
             self.reason = f"the step could not be observed: {type(error).__name__}: {error}"
@@ -81,20 +87,21 @@ class Observer:
         if self._first_snap >= 0:
             self._marks.snap([*self._names.weights(), *self._names.optimizer_state(), *self._names.gradients()])
             room_bytes = read_room_bytes(self.device)
+        history = self._history.read() if self._history is not None else None
         self._undo.close()
         self._names.forget()
         if self._first_snap < 0 or self._profile is None:
             return None
         try:
-            return self._read(self._profile.results, room_bytes)
+            return self._read(self._profile.results, room_bytes, history)
         except Exception as error:
             self.reason = f"the observed step could not be read: {type(error).__name__}: {error}"
             return None
         finally:
             self._profile, self._entries = None, []
 
-    def _read(self, results: Any, room_bytes: int) -> Footprint:
-        trace = read_trace(results.experimental_event_tree(), self.device)
+    def _read(self, results: Any, room_bytes: int, history: list[HistoryEntry] | None) -> Footprint:
+        trace = read_trace(results.experimental_event_tree(), self.device, history)
         marks = self._marks
         scene = Scene(
             trace=trace,

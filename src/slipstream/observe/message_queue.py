@@ -56,7 +56,8 @@ class MessageQueue:
                 self._sink.write(message)
 
     def flush(self, stacks: list[StackCount], is_last: bool) -> None:
-        """Writes what has accumulated. Events whose device times are not known yet wait for the next flush."""
+        """Writes what has accumulated. Events whose device times are not known yet wait for the next flush. Events
+        whose marks are lost have none."""
         seen = Seen(self._drain_events(is_last), _drain(self._fetches), stacks, _drain(self._memory))
         if seen.events or seen.fetches or seen.stacks or seen.memory:
             self.write(seen)
@@ -75,7 +76,9 @@ class MessageQueue:
         events = _drain(self._events)
         while self._marked:
             event, first, last = self._marked[0]
-            if last is not None and last.at_ms is None and not is_last:
+            if not is_last and any(
+                mark is not None and not mark.is_lost and mark.at_ms is None for mark in (first, last)
+            ):
                 break
             self._marked.popleft()
             if first is not None and last is not None:

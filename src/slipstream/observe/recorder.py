@@ -212,6 +212,6 @@ class Recorder:
         """Writes what has accumulated. Events whose device times are not known yet wait for the next flush."""
         if is_last:
             self._look_at_fresh()
-        if self._device is not None:
+        if self._device is not None and (is_last or get_ident() == self.thread):
             self._device.collect()
         self.queue.flush(stacks or [], is_last)

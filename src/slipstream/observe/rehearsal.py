@@ -20,6 +20,7 @@ from slipstream.observe.torch_facts import read_torch_facts
 from slipstream.records import Rehearsal
 from slipstream.records.rehearsal import HOPELESS
 from slipstream.seams.batches import copy_batch
+from slipstream.seams.devices import synchronise_devices
 from slipstream.seams.module_copy import copy_module
 from slipstream.seams.nested import walk_tensors
 
@@ -81,17 +82,12 @@ def _is_undecided(pairs: list[tuple[float, float]]) -> bool:
 
 
 def _timed_ms(run: Run) -> float:
-    _synchronise()
+    # Allowed only here, because the observation of the script is over.
+    synchronise_devices()
     start = time.perf_counter()
     run()
-    _synchronise()
+    synchronise_devices()
     return (time.perf_counter() - start) * 1e3
-
-
-def _synchronise() -> None:
-    """Waits for the device. Allowed only here, because the observation of the script is over."""
-    if torch.accelerator.is_available():
-        torch.accelerator.synchronize()
 
 
 def _median(values: list[float]) -> float:

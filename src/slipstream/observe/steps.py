@@ -2,80 +2,19 @@
 
 `find_steps` is a pure function of all events of the trial, because unusual scripts can only be understood as a whole. A
 step lasts from the first event of one iteration of the training loop to the first event of the next iteration.
-Evaluation inside a step is excluded from its time.
-
-`share_out` and `lay_out` split time among nested intervals: every moment belongs to the innermost interval."""
+Evaluation inside a step is excluded from its time."""
 
 from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
+from slipstream.observe.device_timeline import DeviceTimeline
+from slipstream.observe.intervals import PHASE_OF_KIND, Interval, share_out
 from slipstream.observe.step_boundaries import closing_events, evaluation_spans, top_level, training_loaders
 from slipstream.records import Block, Evaluation, Event, Site, Step
 
-
-class Interval(NamedTuple):
-    start: float
-    end: float
-    label: str
-
-
-def share_out(intervals: Iterable[Interval], start: float, end: float, rest: str) -> dict[str, float]:
-    """Returns the exclusive time by label between start and end. Time that no interval covers goes to `rest`. The
-    values add up to end - start. Everything inside an interval labelled "apart" counts as "apart"."""
-    shares: dict[str, float] = {rest: 0.0}
-    for piece in lay_out(intervals, start, end, rest):
-        shares[piece.label] = shares.get(piece.label, 0.0) + piece.end - piece.start
-    return shares
-
-
-def lay_out(intervals: Iterable[Interval], start: float, end: float, rest: str) -> list[Interval]:
-    """Like `share_out`, but returns the pieces in order, without gaps between them."""
-    pieces: list[Interval] = []
-    open_ones: list[Interval] = []
-    now = start
-
-    def advance(to: float) -> None:
-        nonlocal now
-        if to > now:
-            pieces.append(Interval(now, to, _owner(open_ones, rest)))
-            now = to
-
-    for interval in sorted(intervals, key=lambda i: (i.start, -i.end)):
-        if interval.end <= start or interval.start >= end:
-            continue
-        while open_ones and open_ones[-1].end <= interval.start:
-            advance(open_ones[-1].end)
-            open_ones.pop()
-        advance(interval.start)
-        bound = open_ones[-1].end if open_ones else end
-        open_ones.append(interval._replace(end=min(interval.end, bound, end)))
-    while open_ones:
-        advance(open_ones[-1].end)
-        open_ones.pop()
-    advance(end)
-    return pieces
-
-
-def _owner(open_ones: Sequence[Interval], rest: str) -> str:
-    if any(interval.label == "apart" for interval in open_ones):
-        return "apart"
-    return open_ones[-1].label if open_ones else rest
-
-
-PHASE_OF_KIND = {
-    "iterator": "input",
-    "input": "input",
-    "transfer": "transfer",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "scheduler": "other",
-    "saving": "other",
-}
 _OPENING = ("iterator", "input", "transfer", "forward", "backward", "optimizer")
 
 
@@ -90,7 +29,7 @@ def find_steps(
     bounds = _step_bounds(training, closers)
     loaders = training_loaders(events)
     apart = _apart(events, blocks, spans)
-    device = _DeviceTimeline(events, spans)
+    device = DeviceTimeline(events, spans, _usual_ms(bounds))
     steps = [
         _make_step(index, start, end, _between(training, start, end), apart, blocks, loaders, device)
         for index, (start, end) in enumerate(bounds)
@@ -126,6 +65,11 @@ def _step_bounds(events: Sequence[Event], closers: Sequence[Event]) -> list[tupl
             bounds.append((start, end))
             start = end
     return bounds
+
+
+def _usual_ms(bounds: Sequence[tuple[int, int]]) -> float:
+    """The mean on the host, which may run ahead of the device for some steps and then wait for it."""
+    return (bounds[-1][1] - bounds[0][0]) / len(bounds) / 1e6 if bounds else 0.0
 
 
 def _outermost(events: Sequence[Event]) -> list[Event]:
@@ -180,7 +124,7 @@ def _make_step(
     apart: Sequence[Interval],
     blocks: Sequence[Block],
     loaders: set[int],
-    device: _DeviceTimeline,
+    device: DeviceTimeline,
 ) -> Step:
     near = [interval for interval in apart if interval.end > start and interval.start < end]
     intervals = [
@@ -190,19 +134,24 @@ def _make_step(
     ]
     shares = share_out([*intervals, *_closures(events), *near], start, end, "other")
     apart_ns = shares.pop("apart", 0.0)
+    host_phases = {phase: ns / 1e6 for phase, ns in shares.items()}
+    on_device = device.step(events, end, near)
+    phases = on_device.phases if on_device else host_phases
     return Step(
         index=index,
         block=_block_at(blocks, start),
         start_ns=start,
         end_ns=end,
-        step_ms=sum(shares.values()) / 1e6,
-        phases={phase: ns / 1e6 for phase, ns in shares.items()},
+        step_ms=sum(phases.values()),
+        phases=phases,
         samples=_count_samples(events, loaders),
         num_batches=sum(event.kind == "input" and event.ident in loaders for event in events),
         num_forwards=len(top_level(events, "forward")),
         num_backwards=len(top_level(events, "backward")),
         num_updates=len(top_level(events, "optimizer")),
-        device_phases=device.phases(events, end),
+        device_phases=on_device.phases if on_device else None,
+        host_phases=host_phases if on_device else None,
+        device_idle=on_device.idle if on_device else None,
         is_first_of_epoch=any(event.kind == "iterator" for event in events),
         apart_ms=apart_ns / 1e6,
         saving_ms=sum(event.end_ns - event.start_ns for event in events if event.kind == "saving") / 1e6,
@@ -227,37 +176,6 @@ def _count_samples(events: Sequence[Event], loaders: set[int]) -> int:
     if any(by_loader.values()):
         return max(by_loader.values())
     return next((samples for samples in by_model.values() if samples), 0)
-
-
-class _DeviceTimeline:
-    """Steps on the device's clock. A step lasts from its first event on the device to the first event of the next
-    step."""
-
-    def __init__(self, events: Sequence[Event], spans: Sequence[tuple[int, int, list[Event]]]) -> None:
-        self._starts = [(e.start_ns, e.device_start_ms) for e in events if e.device_start_ms is not None]
-        marked = [_on_device(inside) for _, _, inside in spans]
-        self._apart = [Interval(min(i.start for i in m), max(i.end for i in m), "apart") for m in marked if m]
-
-    def phases(self, events: Sequence[Event], end_ns: int) -> dict[str, float] | None:
-        timed = _on_device(events)
-        if not timed:
-            return None
-        start = min(interval.start for interval in timed)
-        last = max(interval.end for interval in timed)
-        position = bisect.bisect_left(self._starts, end_ns, key=lambda known: known[0])
-        end = max(last, self._starts[position][1]) if position < len(self._starts) else last
-        near = [interval for interval in self._apart if interval.end > start and interval.start < end]
-        shares = share_out([*timed, *near], start, end, "other")
-        shares.pop("apart", None)
-        return shares
-
-
-def _on_device(events: Sequence[Event]) -> list[Interval]:
-    return [
-        Interval(event.device_start_ms, event.device_end_ms, PHASE_OF_KIND[event.kind])
-        for event in events
-        if event.device_start_ms is not None and event.device_end_ms is not None and event.kind in PHASE_OF_KIND
-    ]
 
 
 def _make_evaluation(span: tuple[int, int, list[Event]], after_step: int) -> Evaluation:

@@ -19,6 +19,7 @@ def read_torch_facts(device: str = "") -> TorchFacts:
     accelerator = _read_accelerator()
     kind = device.partition(":")[0] or (accelerator if _is_initialised(accelerator) else "cpu")
     bf16, fp16, tf32 = _read_units(kind, device)
+    device_name, device_bytes = _read_cuda_device(kind, device)
     return TorchFacts(
         version=str(torch.__version__),
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
@@ -35,6 +36,8 @@ def read_torch_facts(device: str = "") -> TorchFacts:
         deterministic=torch.are_deterministic_algorithms_enabled()
         or (kind == "cuda" and torch.backends.cudnn.deterministic),
         flush_denormal=_flushes_denormals(),
+        device_name=device_name,
+        device_bytes=device_bytes,
     )
 
 
@@ -91,6 +94,14 @@ def _read_cuda_units(device: str) -> tuple[bool, bool, bool]:
         return matrix, matrix, architecture.startswith("gfx94")
     capability = torch.cuda.get_device_capability(device or None)
     return capability >= AMPERE, capability >= VOLTA, capability >= AMPERE
+
+
+def _read_cuda_device(kind: str, device: str) -> tuple[str, int]:
+    """Name and memory of the model's device. Empty before the script has initialised it, and on other devices."""
+    if kind != "cuda" or not device or not _is_initialised("cuda"):
+        return "", 0
+    properties = torch.cuda.get_device_properties(device)
+    return properties.name, properties.total_memory
 
 
 def _has_cpu_unit(*questions: str, names: tuple[str, ...]) -> bool:

@@ -54,6 +54,8 @@ class TorchFacts(msgspec.Struct, frozen=True):
     flush_denormal: bool | None = None
     autocast_seen: bool = False  # whether the script itself enters autocast
     threads_site: Site | None = None  # the user's line that calls torch.set_num_threads
+    device_name: str = ""  # of the accelerator that the model is on, by torch
+    device_bytes: int = 0  # its memory
 
 
 class IdleGpu(msgspec.Struct, frozen=True):

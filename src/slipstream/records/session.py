@@ -102,6 +102,8 @@ class Summary(msgspec.Struct, frozen=True):
     num_undisturbed: int | None = None  # steps without load of other programs; None: the session is of an older version
     num_disturbed: int = 0  # steps with load of other programs
     foreign_cores: float = 0.0  # how many cores other programs used during disturbed steps, on average
+    host_phases: dict[str, float] | None = None  # phases on the host, if `phases` are the device's; adds up to step_ms
+    device_idle: dict[str, float] | None = None  # by phase, see `Step.device_idle`
 
 
 class Session(msgspec.Struct, frozen=True):

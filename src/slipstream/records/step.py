@@ -33,8 +33,8 @@ class Step(msgspec.Struct, frozen=True):
     block: int
     start_ns: int
     end_ns: int
-    step_ms: float  # end - start, without apart_ms
-    phases: dict[str, float]  # Phase to ms on the host; adds up to step_ms
+    step_ms: float  # without apart_ms; on the device's timeline if that is known, because the host may run ahead of it
+    phases: dict[str, float]  # Phase to ms on the same timeline; adds up to step_ms
     samples: int
     num_batches: int
     num_forwards: int
@@ -45,6 +45,10 @@ class Step(msgspec.Struct, frozen=True):
     apart_ms: float = 0.0  # time of evaluation and of slipstream's own work inside the step
     saving_ms: float = 0.0  # time spent saving; part of the phase "other"
     sync_ms: float = 0.0  # time that the host waited for the device; part of the phases in which it waited
+    host_phases: dict[str, float] | None = None  # phases on the host, if `phases` are the device's
+    # By phase: how long the device may have waited for the host, at most. It had done all that was launched when the
+    # phase ended. None: not known.
+    device_idle: dict[str, float] | None = None
 
 
 class Evaluation(msgspec.Struct, frozen=True):

@@ -67,7 +67,7 @@ def _step(summary: Summary) -> str:
     device = summary.device_phases or {}
     known = known_ceilings(summary.ceilings)
     scale = max([summary.step_ms, sum(device.values()), *(ms for _, ms, _ in known)]) or 1.0
-    html = _stacked(summary.phases, scale) + (
+    html = _stacked(summary.host_phases or summary.phases, scale) + (
         f'<div class="dim">device</div>{_stacked(device, scale)}' if device else ""
     )
     for words, ms, phase in known:

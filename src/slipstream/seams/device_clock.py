@@ -1,61 +1,154 @@
-"""Device time, measured with events that are recorded on the current stream and read later. This module never
-synchronises the device: a mark is read once the device has passed it, and dropped if the device never does."""
+"""Device time, measured with events that are recorded on the stream in use and read later.
+
+This module never synchronises the device. A mark is read once the device has passed it. Nothing is recorded or read
+while the script captures a CUDA graph, because asking for an event's state then makes the capture invalid."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 
 class DeviceMark:
-    """A moment on the device's timeline. `at_ms` is set when the device has reached it."""
+    """A moment on the device's timeline. `at_ms` is set when the device has reached it, and stays None if the mark is
+    lost."""
 
-    __slots__ = ("at_ms", "handle")
+    __slots__ = ("at_ms", "handle", "is_lost")
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
         self.at_ms: float | None = None
+        self.is_lost = False
 
 
 class DeviceClock(Protocol):
-    def mark(self) -> DeviceMark: ...
+    def mark(self) -> DeviceMark | None:
+        """A mark at the end of what has been launched so far; None during a graph capture."""
+        ...
 
     def collect(self) -> None:
-        """Reads the marks that the device has passed."""
+        """Reads the marks that the device has passed. Call it from the script's thread, which knows whether it captures
+        a graph, or after the script has ended."""
         ...
 
 
+class Device(Protocol):
+    """What the clock needs of a device."""
+
+    def new_event(self) -> Any: ...
+
+    def current_stream(self) -> Any:
+        """The stream on which the script launches work now."""
+        ...
+
+    def is_capturing(self) -> bool: ...
+
+
+# Marks are read in groups of this size, so that a device that keeps up has few pending.
+_COLLECT_EVERY = 64
+# A device can be about a thousand launches behind. More marks wait only if it hangs, and then the oldest are given up.
+_MAX_PENDING = 16_384
+# A difference of two events is a float32 in ms. Up to this long after its reference it is exact to 0.1 microseconds.
+_REFERENCE_MS = 1000.0
+
+
 class AcceleratorClock:
-    """Events of torch's accelerator (cuda, xpu, mps). Times count from the first mark."""
+    """The clock of one device. Times count from the first mark."""
 
-    def __init__(self, event_type: Any, max_pending: int = 4096) -> None:
-        self._event_type = event_type
-        self._origin: DeviceMark | None = None
-        self._pending: deque[DeviceMark] = deque(maxlen=max_pending)
+    def __init__(self, device: Device, max_pending: int = _MAX_PENDING) -> None:
+        self._device = device
+        self._max_pending = max_pending
+        self._pending: dict[Any, deque[DeviceMark]] = {}  # by stream, on each of which events pass in order
+        self._num_pending = 0
+        self._num_since = 0  # marks since the last collection
+        self._pool: list[Any] = []  # events that have been read
+        self._reference: Any | None = None
+        self._reference_ms = 0.0
 
-    def mark(self) -> DeviceMark:
-        event = self._event_type(enable_timing=True)
-        event.record()
+    def mark(self) -> DeviceMark | None:
+        if self._device.is_capturing():
+            return None
+        self._num_since += 1
+        if self._num_since >= _COLLECT_EVERY:
+            self._collect()
+        stream = self._device.current_stream()
+        event = self._pool.pop() if self._pool else self._device.new_event()
+        event.record(stream)
         mark = DeviceMark(event)
-        if self._origin is None:
-            self._origin = mark
-        self._pending.append(mark)
+        self._pending.setdefault(stream, deque()).append(mark)
+        self._num_pending += 1
+        if self._num_pending > self._max_pending:
+            self._give_up_oldest()
         return mark
 
     def collect(self) -> None:
-        pending, origin = self._pending, self._origin
-        while pending and origin is not None and pending[0].handle.query():
-            mark = pending.popleft()
-            mark.at_ms = float(origin.handle.elapsed_time(mark.handle)) if mark is not origin else 0.0
-            if mark is not origin:
-                mark.handle = None
+        if not self._device.is_capturing():
+            self._collect()
+
+    def _collect(self) -> None:
+        self._num_since = 0
+        for pending in self._pending.values():
+            for _ in range(_num_passed(pending)):
+                self._read(pending.popleft())
+                self._num_pending -= 1
+
+    def _read(self, mark: DeviceMark) -> None:
+        event, mark.handle = mark.handle, None
+        if self._reference is None:
+            self._reference, mark.at_ms = event, 0.0
+            return
+        elapsed_ms = float(self._reference.elapsed_time(event))
+        mark.at_ms = self._reference_ms + elapsed_ms
+        if elapsed_ms > _REFERENCE_MS:
+            event, self._reference = self._reference, event
+            self._reference_ms = mark.at_ms
+        self._pool.append(event)
+
+    def _give_up_oldest(self) -> None:
+        pending = max(self._pending.values(), key=len)
+        mark = pending.popleft()
+        mark.handle, mark.is_lost = None, True
+        self._num_pending -= 1
 
 
-def make_device_clock() -> DeviceClock | None:
-    """Returns the accelerator's clock, or None where torch has no accelerator: the CPU has only the host's timeline."""
+def _num_passed(pending: deque[DeviceMark]) -> int:
+    """How many marks the device has passed: found by bisection, because asking for each would take the host's time."""
+    low, high = 0, len(pending)
+    while low < high:
+        # Mostly all have passed, or none
+        middle = high - 1 if low == 0 and high == len(pending) else (low + high) // 2
+        if pending[middle].handle.query():
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+class _TorchDevice:
+    def __init__(self, index: int) -> None:
+        import torch
+
+        self._index = index
+        self._event_type = torch.Event
+        self._find_stream = torch.accelerator.current_stream
+        kind = torch.accelerator.current_accelerator()
+        is_cuda = kind is not None and kind.type == "cuda"
+        self.is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing if is_cuda else lambda: False
+
+    def new_event(self) -> Any:
+        return self._event_type(enable_timing=True)  # of the current accelerator, and of the device it is recorded on
+
+    def current_stream(self) -> Any:
+        return self._find_stream(self._index)
+
+
+def make_device_clock(device: str) -> DeviceClock | None:
+    """Returns the clock of this device ("cuda:1"), or None where torch has no accelerator: the CPU has only the host's
+    timeline."""
     import torch
 
-    if torch.accelerator.is_available():
-        # A bare torch.Event belongs to the current accelerator since 2.4
-        return AcceleratorClock(torch.Event)
-    return None
+    if not torch.accelerator.is_available():
+        return None
+    index = torch.device(device).index
+    return AcceleratorClock(_TorchDevice(torch.accelerator.current_device_index() if index is None else index))

@@ -52,7 +52,7 @@ class TrialLog:
         known = {snapshot.step for snapshot in self._snapshots}
         self._snapshots += [snapshot for snapshot in report.snapshots if snapshot.step not in known]
         last = self._digests[-1][0] if self._digests else -1
-        self._digests += [(step, digest) for step, digest in report.digests if step > last]
+        self._digests += [(step, digest) for step, digest in report.digests if digest is not None and step > last]
         self._own_precision = report.own_precision
         self._metrics += [found for found in report.metrics if found[0] >= self._num_known]
         self.device_peak_bytes = max(self.device_peak_bytes, report.device_peak_bytes)

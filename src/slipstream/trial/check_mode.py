@@ -206,15 +206,16 @@ class CheckMode:
 
     def _look_at_device(self) -> None:
         """Installs the transfer seam and the device clock as soon as a model is found on an accelerator."""
-        devices = {model.device.split(":")[0] for model in self._recorder.known.models()}
-        if self._has_device or not devices - {"", "cpu", "meta"}:
+        kinds = ("", "cpu", "meta")
+        devices = [model.device for model in self._recorder.known.models() if model.device.split(":")[0] not in kinds]
+        if self._has_device or not devices:
             return
         from slipstream.seams.device_clock import make_device_clock
         from slipstream.seams.transfer import SyncSeam, TransferSeam
 
         self._has_device = True
         assert self._run.patches is not None
-        device = make_device_clock()
+        device = make_device_clock(devices[0])
         if device is not None:
             self._recorder.follow_device(device)
         TransferSeam(self._recorder).install(self._run.patches)

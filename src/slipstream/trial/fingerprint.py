@@ -39,6 +39,7 @@ class FingerprintRecorder:
         self._optimizers: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._num_looked = 0
         self._known: list[torch.device] = []
+        self.unread = ""  # why there is no digest
         self.aside_ns = 0  # time spent in this class, which is not the script's
 
     def install(self, patches: Patches) -> None:
@@ -183,24 +184,27 @@ class FingerprintRecorder:
 
     # --- all weights --------------------------------------------------------------------------------------------------
 
-    def digest(self) -> str:
+    def digest(self) -> str | None:
         """A digest of all weights and buffers of the known modules and of everything that the optimizers update. Each
-        tensor is included once."""
+        tensor is included once. None if one of them cannot be read: two states that were not read must not be equal.
+        `unread` then says why."""
         tensors = [tensor for _, tensor in (*self._named_parameters(), *self._named_buffers(of_floats=False))]
         tensors += self._updated()
-        sums: list[torch.Tensor] = []
         whole = hashlib.blake2b(digest_size=16)
         seen: set[int] = set()
-        for tensor in tensors:
-            if id(tensor) in seen:
-                continue
-            seen.add(id(tensor))
-            whole.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            try:
-                sums += fingerprint(tensor)
-            except Exception:  # a kind of tensor whose bits cannot be read
-                whole.update(b"unread")
-        whole.update(repr([int(part) for part in sums]).encode())
+        parts: list[torch.Tensor] = []
+        try:
+            for tensor in tensors:
+                if id(tensor) in seen:
+                    continue
+                seen.add(id(tensor))
+                whole.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+                parts += fingerprint(tensor)
+            sums = [int(part) for part in parts]
+        except Exception as fault:  # a kind of tensor whose bits cannot be read
+            self.unread = f"the weights could not be compared bit by bit: {fault}"
+            return None
+        whole.update(repr(sums).encode())
         return whole.hexdigest()
 
     def synchronise(self) -> None:

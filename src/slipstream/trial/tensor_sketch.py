@@ -1,6 +1,6 @@
 """Summarises tensors in a few numbers. The difference of two sketches is the sketch of the difference. Two fingerprints
 differ if a single bit of the tensors differs. This module uses its own random generators and does not advance the
-script's."""
+script's, and its tensors do not follow the script's `torch.set_default_device`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SEED = 314159
 @lru_cache(maxsize=4)
 def _signs(device: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(_SEED)
-    bits = torch.randint(0, 2, (_ROWS, _NUM_BUCKETS), generator=generator, dtype=torch.int8)
+    bits = torch.randint(0, 2, (_ROWS, _NUM_BUCKETS), generator=generator, dtype=torch.int8, device="cpu")
     return (2 * bits - 1).to(torch.float64).to(device)
 
 
@@ -28,7 +28,8 @@ def _signs(device: str) -> torch.Tensor:
 def _column_signs(chunk: int, device: str) -> torch.Tensor:
     """Different signs for every chunk, so that equal chunks do not simply add up."""
     generator = torch.Generator().manual_seed(_SEED + 1 + chunk)
-    return (2 * torch.randint(0, 2, (_NUM_BUCKETS,), generator=generator) - 1).to(torch.float64).to(device)
+    bits = torch.randint(0, 2, (_NUM_BUCKETS,), generator=generator, device="cpu")
+    return (2 * bits - 1).to(torch.float64).to(device)
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -85,7 +86,7 @@ _PIECE = 1 << 20
 def _weights(device: str) -> torch.Tensor:
     """Random weights. They are odd, so that a change of a single element never vanishes modulo 2^64."""
     generator = torch.Generator().manual_seed(_SEED)
-    return (torch.randint(-(2**62), 2**62, (_PIECE,), generator=generator) * 2 + 1).to(device)
+    return (torch.randint(-(2**62), 2**62, (_PIECE,), generator=generator, device="cpu") * 2 + 1).to(device)
 
 
 def fingerprint(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -99,12 +99,15 @@ class FingerprintedTrial(TimedTrial):
     def report(self, num_ticks: int) -> Report:
         context, fingerprint, limit = self._context, self._fingerprint, self._limit
         peak_bytes, free_bytes = fingerprint.device_memory()
+        digest = fingerprint.digest() if limit is None else None
+        if fingerprint.unread and fingerprint.unread not in self._run.complaints:
+            self._run.complaints.append(fingerprint.unread)
         return Report(
             losses=fingerprint.take_losses(),
             snapshots=fingerprint.take_snapshots(),
             metrics=self._metrics.take(),
             own_precision=self._noise.own_precision if self._noise is not None else "fp32",
-            digests=[(num_ticks, fingerprint.digest() if limit is None else "")],
+            digests=[(num_ticks, digest)],
             device_peak_bytes=peak_bytes,
             device_free_bytes=free_bytes,
             start_bytes=limit.start_bytes if limit is not None else 0,

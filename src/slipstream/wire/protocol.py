@@ -59,7 +59,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
 
     losses: list[tuple[int, float]] = []
     snapshots: list[Snapshot] = []
-    digests: list[tuple[int, str]] = []
+    digests: list[tuple[int, str | None]] = []  # None: the weights were not read
     metrics: list[tuple[int, str, float]] = []
     own_precision: Precision = "fp32"
     device_peak_bytes: int = 0

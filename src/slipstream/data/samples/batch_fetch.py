@@ -57,7 +57,10 @@ def can_gather(dataset: Any, collate_fn: Any) -> bool:
         indices = sorted({0, last // 3, last // 2, last})
         before = RngState(generators_of(dataset))
         try:
-            ours, theirs = gather(torch.tensor(indices)), default_collate([dataset[index] for index in indices])
+            ours, theirs = (
+                gather(torch.tensor(indices, device="cpu")),
+                default_collate([dataset[index] for index in indices]),
+            )
         finally:
             has_drawn = _rewind(before)
         return not has_drawn and is_same(ours, theirs)
@@ -97,7 +100,7 @@ class BatchedFetch:
             except Exception as fault:
                 return self._give_up(state, f"{type(fault).__name__}: {fault}", original(fetcher, _numbers(indices)))
             try:
-                ours = state.gather(torch.as_tensor(indices))
+                ours = state.gather(torch.as_tensor(indices, device="cpu"))
             except Exception as fault:  # torch may still be able to build the batch
                 if before is not None:
                     _rewind(before)
@@ -180,7 +183,7 @@ def _chunks(batches: Any) -> Iterator[torch.Tensor]:
     num_samples = len(sampler.data_source)
     generator = None
     if type(sampler) is SequentialSampler:
-        order = torch.arange(num_samples)
+        order = torch.arange(num_samples, device="cpu")
     else:
         generator = sampler.generator
         own = generator
@@ -238,7 +241,7 @@ def _of_subset(dataset: Subset[Any]) -> Gather | None:
     if inner is None:
         return None
     try:
-        chosen = torch.as_tensor(dataset.indices, dtype=torch.int64)
+        chosen = torch.as_tensor(dataset.indices, dtype=torch.int64, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         return None
     return lambda indices: inner(chosen.index_select(0, indices))

@@ -129,7 +129,7 @@ def _fill(pool: Pool, storage: Any) -> Buffer | None:
 
 
 def bytes_of(storage: Any) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8).set_(storage)
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 class _Pickler(ForkingPickler):

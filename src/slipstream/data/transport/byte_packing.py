@@ -87,7 +87,7 @@ class Packer:
         return True
 
     def _pack(self, images: torch.Tensor) -> Packed:
-        levels = torch.empty(images.shape, dtype=torch.uint8)
+        levels = torch.empty(images.shape, dtype=torch.uint8, device="cpu")
         for channel, line in enumerate(self._lines):
             lowest = None
             while lowest != line.lowest:  # a value that is lower than all earlier ones shifts all bytes of the batch
@@ -104,7 +104,7 @@ class _Line:
     def __init__(self, first: float, step: float) -> None:
         self._first = first
         self._step = step
-        self._bits = torch.full((2 * _SPAN,), _UNKNOWN, dtype=torch.int32)
+        self._bits = torch.full((2 * _SPAN,), _UNKNOWN, dtype=torch.int32, device="cpu")
         self.lowest = _SPAN
         self._highest = _SPAN
 

@@ -4,7 +4,7 @@ host. On the CPU there is no such wait, but reading values out of tensors one by
 
 from __future__ import annotations
 
-from slipstream.diagnose.gain import gain_of, gain_without
+from slipstream.diagnose.gain import LEAST_GAIN, gain_of, gain_without
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
 from slipstream.diagnose.selection import blocks_of, is_on_accelerator, most_frequent_site, watched_kinds, watched_steps
 from slipstream.diagnose.source_hints import joined, more_rarely, warning_of
@@ -54,21 +54,31 @@ def _find_waits(session: Session, summary: Summary) -> list[Finding]:
     if per_step < 0.5 or sync_ms < 0.02 * summary.step_ms:
         return []
     # Without the wait the host runs ahead, and the step takes as long as the busier of the two.
-    device_ms = sum(ms for phase, ms in device.items() if phase not in ("input", "other"))
-    then_ms = max(device_ms, summary.step_ms - sync_ms)
+    idle_ms = _idle_ms(summary, device)
+    then_ms = max(summary.step_ms - idle_ms, summary.step_ms - sync_ms)
+    gain = gain_of(summary.step_ms, then_ms)
+    if gain < LEAST_GAIN:  # the host waits, but the device does not
+        return []
     site = most_frequent_site(session, events)
     return [
         Finding(
             cause="frequent_sync",
             title="The host waits for the device in every step",
             evidence=f"{per_step:.1f} waits a step, {part_of_ms(sync_ms, summary.step_ms)}; "
-            f"the device computes for {in_ms(device_ms)} of it.",
-            predicted_gain=gain_of(summary.step_ms, then_ms),
+            f"the device is idle for at most {in_ms(idle_ms)} of a step.",
+            predicted_gain=gain,
             change=f"every 50 steps, not each: {more_rarely(session, site, 50, 'loss.item()')}",
             site=site,
             advice=joined("Keep running sums on the device and read them when you print.", warning_of(session, site)),
         )
     ]
+
+
+def _idle_ms(summary: Summary, device: dict[str, float]) -> float:
+    """How long the device waits for the host in a step, at most. It would wait for data anyway."""
+    if summary.device_idle is not None:
+        return sum(ms for phase, ms in summary.device_idle.items() if phase != "input")
+    return summary.step_ms - sum(ms for phase, ms in device.items() if phase not in ("input", "other"))
 
 
 def _syncs(session: Session) -> list[Event]:

@@ -49,8 +49,13 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     slower = 1 / granted_share(session, summary.ceilings)
     launching_ms = num_operators * (1 - _recurrent_share(anatomy)) * LAUNCH_MS * slower
     launching_ms = min(launching_ms, forward_ms + backward_ms + loss_ms)
+    is_tiny = mean_ms <= TINY_MS * slower
+    if summary.device_idle is not None:
+        # A device is faster than the launches where it waits for them, however long they take the host.
+        launching_ms = sum(summary.device_idle.get(phase, 0.0) for phase in ("forward", "backward"))
+        is_tiny = True
     is_launching = launching_ms >= LEAST_SHARE * (compute_phases_ms(summary) + loss_ms)
-    if num_operators < FEWEST or mean_ms > TINY_MS * slower or not is_launching:
+    if num_operators < FEWEST or not is_tiny or not is_launching:
         return []
     # Backward repeats what a loop in the loss does. The loop's share of backward is assumed to equal its share of
     # forward.

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from slipstream.observe.steps import PHASE_OF_KIND, Interval, lay_out
+from slipstream.observe.intervals import PHASE_OF_KIND, Interval, lay_out
 from slipstream.records import Event, Session, Step
 from slipstream.report.exports.torch_profile import Reader, profile_slices, profile_titles, read_profile
 from slipstream.report.text.check import script_of

@@ -12,7 +12,15 @@ from slipstream.records import Session, Summary
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, Key, plain_table
 from slipstream.report.text.check import verdict
-from slipstream.report.text.step import LONGEST, few_steps, is_longest, known_ceilings, step_figure, why_no_ceilings
+from slipstream.report.text.step import (
+    LONGEST,
+    few_steps,
+    idle_words,
+    is_longest,
+    known_ceilings,
+    step_figure,
+    why_no_ceilings,
+)
 
 IDENT = "phases"
 TITLE = "By phase, with ceilings"
@@ -20,12 +28,13 @@ TITLE = "By phase, with ceilings"
 
 def phase_chart(session: Session, summary: Summary) -> Chart:
     device, known = summary.device_phases or {}, known_ceilings(summary.ceilings)
+    host = summary.host_phases or summary.phases
     scale = max([summary.step_ms, sum(device.values()), *(ms for _, ms, _ in known), 1e-9])
     figure, basis = step_figure(summary)
     value = f"{figure}  ({basis})"
-    shown = [_stacked("on the host" if device else "the step", value, summary.phases, scale)]
+    shown = [_stacked("on the host" if device else "the step", value, host, scale)]
     if device:
-        shown.append(_stacked("on the device", in_ms(sum(device.values())), device, scale))
+        shown.append(_stacked("on the device", f"{in_ms(sum(device.values()))}{idle_words(summary)}", device, scale))
     shown += [_ceiling(words, ms, phase, summary, scale) for words, ms, phase in known]
     return Chart(
         IDENT,
@@ -33,7 +42,7 @@ def phase_chart(session: Session, summary: Summary) -> Chart:
         _caption(session, summary, bool(known)),
         verdict(session),
         svg.rows(IDENT, TITLE, verdict(session), shown),
-        _keys(summary.phases),
+        _keys(host),
         plain_table("The step by phase", ("phase", "time", "share"), "lrr", _rows(summary, device)),
     )
 
@@ -69,7 +78,7 @@ def _keys(phases: Mapping[str, float]) -> list[Key]:
 
 
 def _rows(summary: Summary, device: Mapping[str, float]) -> list[list[str]]:
-    rows = _listed(summary.phases, "")
+    rows = _listed(summary.host_phases or summary.phases, "")
     rows += _listed(device, " (device)")
     return rows + [[words, in_ms(ms), ""] for words, ms, _ in known_ceilings(summary.ceilings)]
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from slipstream.diagnose.undisturbed import counted_steps
 from slipstream.numbers import in_ms, plural
-from slipstream.observe.steps import PHASE_OF_KIND, Interval, lay_out
+from slipstream.observe.intervals import PHASE_OF_KIND, Interval, lay_out
 from slipstream.records import Event, Session, Step, Summary
 from slipstream.report.html import svg
 from slipstream.report.html.chart import Chart, plain_table

@@ -86,7 +86,7 @@ def document(session: Session) -> Export:
         step_low_ms=summary.step_low_ms if summary else None,
         step_high_ms=summary.step_high_ms if summary else None,
         samples_per_s=summary.samples_per_s if summary else None,
-        phases=summary.phases if summary else {},
+        phases=(summary.host_phases or summary.phases) if summary else {},
         device_phases=summary.device_phases if summary else None,
         ceilings=_part(ceilings, CeilingsPart),
         bound=summary.bound if summary else "unknown",

@@ -40,12 +40,20 @@ def software(environment: Environment) -> list[str]:
         parts.append(f"torch {facts.version} {facts.cpu_capability}".rstrip())
         parts.append(f"model on {facts.device or 'cpu'}")
         parts.append(plural(facts.num_threads, "thread"))
-    parts += [f"{gpu.name} {in_bytes(gpu.memory_bytes)}" for gpu in environment.gpus] or ["no GPU seen"]
+    parts += [f"{gpu.name} {in_bytes(gpu.memory_bytes)}" for gpu in environment.gpus] or [_unread_gpu(environment)]
     if readings := environment.readings:
         busy = sum(reading.utilisation for reading in readings) / len(readings)
         power_w = sum(reading.power_w for reading in readings) / len(readings)
         parts.append(f"GPU busy {in_percent(busy)}, {power_w:.0f} W")
     return parts
+
+
+def _unread_gpu(environment: Environment) -> str:
+    """Without NVML only torch knows the GPU that the model is on, and nothing knows how busy it is."""
+    facts = environment.torch
+    if facts is None or not facts.device_name:
+        return "no GPU seen"
+    return f"{facts.device_name} {in_bytes(facts.device_bytes)} (load not read: nvidia-ml-py or its driver is missing)"
 
 
 def note_lines(session: Session, ink: ConsoleStyle) -> Iterator[Text]:

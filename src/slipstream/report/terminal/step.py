@@ -13,7 +13,7 @@ from slipstream.report.terminal import layout
 from slipstream.report.terminal.console import ConsoleStyle, style_of
 from slipstream.report.terminal.layout import MARGIN, heading, legend_lines
 from slipstream.report.text.check import training_time
-from slipstream.report.text.step import LONGEST, is_longest, known_ceilings, step_figure, why_no_ceilings
+from slipstream.report.text.step import LONGEST, idle_words, is_longest, known_ceilings, step_figure, why_no_ceilings
 
 _VALUE_CELLS = 48  # "  6.3 ms  if compute were free ◀ if nothing waited"
 
@@ -26,11 +26,13 @@ def step_lines(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterato
     scale = max(summary.step_ms, sum(device.values()), *known, 1e-9)
     figure, basis = step_figure(summary)
     value = ink.text(f"  {figure}", "bold") + ink.text(f"  {basis}", "dim")
-    yield heading("host" if device else "step", "", ink) + layout.stacked(summary.phases, scale, cells, ink) + value
-    yield from legend_lines(summary.phases, summary.step_ms, in_ms, ink)
+    host = summary.host_phases or summary.phases
+    yield heading("host" if device else "step", "", ink) + layout.stacked(host, scale, cells, ink) + value
+    yield from legend_lines(host, summary.step_ms, in_ms, ink)
     if device:
         device_ms = sum(device.values())
-        yield heading("device", "", ink) + layout.stacked(device, scale, cells, ink) + ink.text(f"  {in_ms(device_ms)}")
+        text = f"  {in_ms(device_ms)}{idle_words(summary)}"
+        yield heading("device", "", ink) + layout.stacked(device, scale, cells, ink) + ink.text(text)
         yield from legend_lines(device, device_ms, in_ms, ink)
     yield from _ceiling_lines(session.command, summary, scale, cells, ink)
     yield from _rate(session, summary, ink)

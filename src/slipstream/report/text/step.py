@@ -9,6 +9,7 @@ from slipstream.numbers import between_ms, in_ms, plural
 from slipstream.records import Ceilings, Summary
 
 LONGEST: Final = "if nothing waited"
+LEAST_IDLE: Final = 0.02  # of a step
 
 
 def step_figure(summary: Summary) -> tuple[str, str]:
@@ -27,6 +28,12 @@ def few_steps(summary: Summary) -> str:
     if summary.num_undisturbed == 0:
         return plural(summary.num_steps, "disturbed step")
     return plural(summary.num_steps, "undisturbed step" if summary.num_disturbed else "step")
+
+
+def idle_words(summary: Summary) -> str:
+    """How long the device waits for the host in a step; empty if that is not known or too little to matter."""
+    idle_ms = sum((summary.device_idle or {}).values())
+    return f", idle for at most {in_ms(idle_ms)}" if idle_ms > LEAST_IDLE * summary.step_ms else ""
 
 
 def is_longest(ms: float, ceilings: Ceilings) -> bool:

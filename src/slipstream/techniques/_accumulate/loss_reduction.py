@@ -114,7 +114,8 @@ def compares_samples(loss: torch.Tensor, num_samples: int) -> bool:
     """Whether a cross entropy matches the samples of a batch with each other, as contrastive losses do."""
     targets = [node._saved_target for node in _nodes(loss) if node.name().startswith("NllLoss")]
     return num_samples > 1 and any(
-        one.numel() == num_samples and torch.equal(one.flatten().cpu(), torch.arange(num_samples)) for one in targets
+        one.numel() == num_samples and torch.equal(one.flatten().cpu(), torch.arange(num_samples, device="cpu"))
+        for one in targets
     )
 
 

@@ -339,7 +339,7 @@ def _is_causal(keep: torch.Tensor, num_queries: int, num_keys: int) -> bool:
         or keep.shape[-2:] != (num_queries, num_keys)
     ):
         return False
-    causal = torch.ones(num_queries, num_keys, dtype=torch.bool).tril_()
+    causal = torch.ones(num_queries, num_keys, dtype=torch.bool, device="cpu").tril_()
     return torch.equal(keep.reshape(num_queries, num_keys), causal)
 
 

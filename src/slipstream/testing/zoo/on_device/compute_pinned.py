@@ -1,0 +1,20 @@
+"""The device computes for 30 ms a step. The host runs ahead of it."""
+
+import torch
+from busy import BusyLayer
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 32), BusyLayer(10, 20), nn.Linear(32, 10)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+data = TensorDataset(torch.randn(4096, 64), torch.randint(0, 10, (4096,)))
+loader = DataLoader(data, batch_size=16, shuffle=True, pin_memory=True)
+for epoch in range(1000):
+    for images, labels in loader:
+        images, labels = images.to("cuda", non_blocking=True), labels.to("cuda", non_blocking=True)
+        loss = nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(epoch, loss.item())
