@@ -62,7 +62,7 @@ def bytes_of(data: bytes) -> Mutate:
         if kind == 4:
             return data[:at] + data[: draw.randrange(len(data) + 1)]
         if kind == 5:
-            return draw.choice([b"", b"\0" * 4096, b"\xff" * 64, data * 2, os.urandom(64)])
+            return draw.choice([b"", b"\0" * 4096, b"\xff" * 64, data * 2, draw.randbytes(64)])
         flipped = bytearray(data)
         for _ in range(draw.randrange(1, 6)):
             flipped[draw.randrange(len(flipped))] = draw.randrange(256)

@@ -86,7 +86,7 @@ def index_path(folder: Path) -> Path:
 
 def remember(path: Path) -> None:
     """Adds a session that was just saved. Errors are ignored, because the next call of `entries` finds the file."""
-    ignored = contextlib.suppress(sqlite3.Error, OSError, NewerIndexError)
+    ignored = contextlib.suppress(sqlite3.Error, OSError, UnicodeDecodeError, NewerIndexError)
     with ignored, _opened(path.parent.parent) as connection, connection:
         _insert(connection, [_read_entry(path)])
 
@@ -126,7 +126,7 @@ def _with_index(folder: Path, work: Callable[[sqlite3.Connection], T]) -> T:
                     return work(connection)
             except (NewerIndexError, OSError):
                 break
-            except sqlite3.DatabaseError as error:
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second: a damaged name in a message
                 if isinstance(error, sqlite3.OperationalError) and not str(error).startswith("no such"):
                     break  # the index is not broken, but it is read-only, on a full disk, or locked for too long
                 with contextlib.suppress(OSError):
