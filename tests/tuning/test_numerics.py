@@ -6,7 +6,7 @@ from typing import Any
 from slipstream.records import BlockTiming, Choice, Fingerprint, Recipe, TrialSpec
 from slipstream.testing.made_fingerprints import made_fingerprint, made_fingerprint_of
 from slipstream.testing.simulated_backend import SimulatedBackend, choice_factors
-from slipstream.tuning.budget import Budget
+from slipstream.tuning.budget import Budget, Costs
 from slipstream.tuning.numerics import Claim, NumericsCheck
 from slipstream.tuning.trials import RecipeTrials, TrialPool
 
@@ -26,12 +26,28 @@ def test_only_the_timed_trial_of_a_technique_that_needs_proof_may_redraw() -> No
 def test_each_control_runs_a_block_however_short_the_budget_is(listener: Any) -> None:
     backend = SimulatedBackend(choice_factors(), fingerprint=_rounded)
     pool = TrialPool(backend, listener)
-    numerics_check = NumericsCheck(pool, Budget(backend, 5.0), pool.trials("base", Recipe()))
+    numerics_check = NumericsCheck(pool, Budget(backend, 5.0), Costs(0.05, (5, 1)), pool.trials("base", Recipe()))
     candidate = pool.trials("candidate", Recipe((Choice("a"),)))
     pool.run_block(candidate, 0, 40, 1)
-    assert numerics_check.full_check(Claim("approximate", "bf16"), pool.record(candidate), 40).is_sound
+    assert numerics_check.full_check(Claim("approximate", "bf16"), pool.record(candidate), 40, math.inf).is_sound
     controls = [spec for spec in backend.specs if spec.role == "rounding"]
     assert [(spec.precision, spec.draw) for spec in controls] == [("bf16", draw) for draw in range(4)]
+
+
+def test_controls_that_would_end_too_late_do_not_start(listener: Any) -> None:
+    backend = SimulatedBackend(choice_factors(), fingerprint=_rounded)
+    pool, costs = TrialPool(backend, listener), Costs(0.05, (5, 1))
+    costs.started(4.0)
+    numerics_check = NumericsCheck(pool, Budget(backend, 60.0), costs, pool.trials("base", Recipe()))
+    candidate, claim = pool.trials("candidate", Recipe((Choice("a"),))), Claim("reordered")
+    pool.run_block(pool.trials("base", Recipe()), 0, 40, 1)
+    pool.run_block(candidate, 0, 40, 1)
+    needed_s = numerics_check.controls_s(claim)
+    numerics = numerics_check.full_check(claim, pool.record(candidate), 40, backend.now_s() + 0.4 * needed_s)
+    assert (numerics.is_sound, numerics.basis) == (None, "no_time")
+    assert not [spec for spec in backend.specs if spec.role in ("rounding", "seed")]
+    assert numerics_check.full_check(claim, pool.record(candidate), 40, backend.now_s() + needed_s).is_sound
+    assert numerics_check.controls_s(claim) < needed_s
 
 
 def _rounded(spec: TrialSpec, num_steps: int) -> Fingerprint:
@@ -43,13 +59,13 @@ def test_the_fingerprint_of_any_start_of_the_base_is_used(listener: Any) -> None
     backend = SimulatedBackend(choice_factors())
     pool = TrialPool(backend, listener)
     early, late = pool.trials("base", Recipe()), RecipeTrials("base", Recipe())
-    numerics_check = NumericsCheck(pool, Budget(backend, 600.0), early)
+    numerics_check = NumericsCheck(pool, Budget(backend, 600.0), Costs(0.05, (5, 1)), early)
     numerics_check.bases.append(late)
     pool.run_block(early, 0, 5, 1)
     pool.run_block(late, 0, 60, 1)
     candidate = pool.trials("candidate", Recipe((Choice("a"),)))
     pool.run_block(candidate, 0, 60, 1)
-    assert numerics_check.full_check(Claim("reordered"), pool.record(candidate), candidate.num_steps).is_sound
+    assert numerics_check.full_check(Claim("reordered"), pool.record(candidate), candidate.num_steps, math.inf).is_sound
     assert early.num_steps < 10, "another start of the base has run far enough"
 
 
@@ -73,10 +89,10 @@ def test_controls_start_together_and_run_one_after_the_other(listener: Any) -> N
 
     backend = RecordingBackend(choice_factors(), fingerprint=_rounded)
     pool = TrialPool(backend, listener)
-    numerics_check = NumericsCheck(pool, Budget(backend, 5.0), pool.trials("base", Recipe()))
+    numerics_check = NumericsCheck(pool, Budget(backend, 5.0), Costs(0.05, (5, 1)), pool.trials("base", Recipe()))
     candidate = pool.trials("candidate", Recipe((Choice("a"),)))
     pool.run_block(candidate, 0, 40, 1)
-    numerics_check.full_check(Claim("reordered"), pool.record(candidate), 1)
+    numerics_check.full_check(Claim("reordered"), pool.record(candidate), 1, math.inf)
     calls = calls[calls.index("enter rounding") - 1 :]
     two = ["expect rounding", "enter rounding", "enter rounding", "block", "block"]
     assert calls == [*two, "enter rounding", "block"]

@@ -60,6 +60,33 @@ def test_the_candidate_is_named_if_nothing_was_proved(run: Any, technique: Any) 
     assert [one.cause for one in tuning.verdicts if one.kind == "single"] == ["not_proved"]
 
 
+def test_a_recipe_that_seems_slower_in_the_proof_is_no_candidate(run: Any, technique: Any) -> None:
+    class Cold(SimulatedBackend):
+        def __init__(self) -> None:
+            super().__init__(
+                lambda recipe: 1.0 if not recipe.choices else 1.1 if self.specs[-1].is_cold else 0.7,
+                cold_start_s=lambda recipe: 30.0,
+            )
+
+    tuning = run(Cold(), {"a": technique()}, budget_s=150.0)
+    assert [one.cause for one in tuning.verdicts if one.kind == "total"] == ["measured"]
+    assert tuning.recipe == tuning.candidate == Recipe()
+
+
+def test_a_row_and_the_candidate_show_the_same_estimate(run: Any, technique: Any, verdict_of: Any) -> None:
+    """The last rung and the race of the winners differ. Both show the race, which is later."""
+    starts: list[Recipe] = []
+
+    def factor(recipe: Recipe) -> float:
+        starts.append(recipe)
+        return 1.0 if recipe != A else 0.5 if starts.count(A) < 40 else 0.8
+
+    backend = SimulatedBackend(factor, cold_start_s=lambda recipe: 200.0)
+    tuning = run(backend, {"a": technique()}, budget_s=150.0)
+    own = verdict_of(tuning, "a").own_ratio
+    assert tuning.candidate_speed.ratio == pytest.approx(own)
+
+
 def test_a_refuted_recipe_is_no_candidate(run: Any, technique: Any) -> None:
     class Cold(SimulatedBackend):
         """Gains only in processes that share a parent."""

@@ -209,6 +209,18 @@ def test_after_the_deadline_no_further_round_begins() -> None:
     assert len(rounds.runner.race(rounds.base, [a], 100, deadline_s=0.0).rounds) == 1, "one round at least"
 
 
+def test_a_trial_whose_start_would_take_too_long_does_not_start_again() -> None:
+    backend = SimulatedBackend(
+        choice_factors(), startup_s=lambda recipe: 40.0 if recipe.setting_of("c") is not None else 1.0
+    )
+    rounds = Rounds(backend)
+    a, b, c = rounds.trials("a", "b", "c")
+    assert rounds.runner.race(rounds.base, [a, c, b], 2).gain(c, rounds.base) is not None
+    race = rounds.runner.race(rounds.base, [a, c, b], 2, backend.now_s() + 20.0)
+    assert race.gain(c, rounds.base) is None and not race.failures
+    assert race.gain(a, rounds.base) is not None and race.gain(b, rounds.base) is not None
+
+
 def test_a_ratio_is_clear_beyond_two_standard_errors() -> None:
     rounds = Rounds(SimulatedBackend())
     (a,) = rounds.trials("a")

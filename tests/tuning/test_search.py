@@ -245,3 +245,34 @@ def test_long_steps_are_raced_with_a_few_steps_for_each_arm(run: Any, technique:
     assert tuning.recipe == _recipe(a=True)
     assert not [one for one in tuning.verdicts if one.cause == "not_raced"]
     assert math.isclose(tuning.total.ratio, 1 / 0.7, rel_tol=0.02)
+
+
+@pytest.mark.parametrize("budget_s", [60.0, 90.0, 240.0, 600.0])
+@pytest.mark.parametrize(("start_s", "step_s"), [(0.3, 0.02), (4.0, 0.5), (12.0, 2.4)])
+def test_a_named_budget_holds(run: Any, technique: Any, budget_s: float, start_s: float, step_s: float) -> None:
+    """Controls of the numerics check, starts and pairs do not begin if they would end too late."""
+    seen = diagnose(made_session(forward_ms=step_s * 400, backward_ms=step_s * 600))
+    backend = SimulatedBackend(
+        choice_factors(a=0.6, c=0.8),
+        step_s=step_s,
+        startup_s=lambda recipe: start_s,
+        cold_start_s=lambda recipe: 2 * start_s,
+        fingerprint=_rounded,
+    )
+    names = {name: technique("reordered") for name in ("a", "b", "c", "d", "e", "f")}
+    tuning = run(backend, names, seen, budget_s=budget_s)
+    assert tuning.seconds_spent <= 1.2 * budget_s
+    is_enough = budget_s >= 60.0 * start_s
+    assert tuning.recipe.setting_of("a") or tuning.candidate.setting_of("a") or not is_enough
+
+
+def test_numerics_that_were_put_off_are_checked_by_the_proof(run: Any, technique: Any, listener: Any) -> None:
+    """No time is left in the selection, but enough at the end."""
+    backend = SimulatedBackend(choice_factors(a=0.5), startup_s=lambda recipe: 3.0, fingerprint=_rounded)
+    tuning = run(backend, {"a": technique("reordered")}, budget_s=75.0)
+    entered = listener.entered
+    assert tuning.recipe == _recipe(a=True)
+    first_cold = next(number for number, spec in enumerate(backend.specs) if spec.is_cold)
+    assert first_cold < next(number for number, spec in enumerate(backend.specs) if spec.role == "rounding")
+    assert "rounding control" in entered
+

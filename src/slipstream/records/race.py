@@ -162,6 +162,7 @@ NumericsBasis = Literal[
     "no_seeds",
     "little_evidence",
     "no_proof",
+    "no_time",
 ]
 # What differs. not_finite_loss, loss, passes, weights: found by comparing bits. not_finite, missing, extra, size: a
 # tensor that cannot be compared. error, norm: one tensor, or all tensors together if `name` is empty. losses: losses
@@ -223,8 +224,8 @@ class Numerics(msgspec.Struct, frozen=True):
 # declined: it could not be applied. no_effect: it changed nothing. untimed: no block counted. not_raced: no time was
 # left. not_applicable: it was not tried.
 # Causes for a whole recipe. proved, refuted: the interval lies above or below the margin. not_proved: the interval
-# contains the margin. measured: there are too few pairs for an interval. other_load: other programs disturbed one of
-# the two trials far more often.
+# contains the margin. measured: there are too few pairs for an interval. not_checked: faster, but there was no time for
+# the controls of the numerics check. other_load: other programs disturbed one of the two trials far more often.
 VerdictCause = Literal[
     "no_gain",
     "outpaced",
@@ -247,6 +248,7 @@ VerdictCause = Literal[
     "refuted",
     "not_proved",
     "measured",
+    "not_checked",
     "other_load",
 ]
 

@@ -21,6 +21,9 @@ USUAL_ROUNDS = 6  # of the first rung, for which a default budget has time: a tu
 # The fewest and most rounds of a pair. The median of fewer follows a single outlier; more show nothing new.
 PAIR_ROUNDS, MOST_PAIR_ROUNDS = 4, 64
 BLOCKS_PER_START = 3.0  # seconds of blocks for each second of starts in a pair: mostly, blocks vary more than processes
+# A control of the numerics check takes so many usual starts: with rounding noise the steps of the warm-up take about
+# three times as long.
+CONTROL_STARTS = 2.0
 SLOW_START_S = 60.0  # what the first start of a compiled model may take on two cores; other devices are faster
 LONG_BLOCK_S = 1.0  # with longer blocks the first rung has as few rounds as possible
 SHORTEST_S, LONGEST_S = 60.0, 3600.0  # of a default budget
@@ -46,10 +49,12 @@ class Budget:
         announced_s = self._announced_s or self._given_s
         return min(self._given_s + self._lost_s, (1.0 + MOST_EXTENSION) * announced_s)
 
-    def follow(self, costs: Costs, num_arms: int, num_slow: int = 0) -> bool:
+    def follow(self, costs: Costs, num_arms: int, num_slow: int = 0, num_controls: int = 0) -> bool:
         """Sets the default budget of a script, unless the user named one. Returns whether it did."""
         if not self._is_named:
-            self._given_s = self._announced_s = round_up(self.spent_s() + costs.whole_s(num_arms, num_slow))
+            self._given_s = self._announced_s = round_up(
+                self.spent_s() + costs.whole_s(num_arms, num_slow) + num_controls * costs.control_s()
+            )
         return not self._is_named
 
     def extend(self, seconds: float) -> None:
@@ -109,6 +114,9 @@ class Costs:
 
     def cold_start_s(self) -> float:
         return median(self._cold_starts_s) if self._cold_starts_s else max(self._starts_s, default=0.0)
+
+    def control_s(self) -> float:
+        return CONTROL_STARTS * self.start_s()
 
     def block_s(self) -> float:
         return median(self._blocks_s[-9:]) if self._blocks_s else sum(self._block) * self._step_s

@@ -19,7 +19,7 @@ from slipstream.records import (
     TrialRecord,
 )
 from slipstream.tuning.block_length import typical_step_s
-from slipstream.tuning.budget import Budget
+from slipstream.tuning.budget import Budget, Costs
 from slipstream.tuning.trials import RecipeTrials, TrialPool
 from slipstream.verify.numerics import Controls, judge
 
@@ -28,6 +28,7 @@ PROOF_SHARE = 0.05  # of the budget: the most that the trial of a proof may take
 MIN_CURVE = 40  # steps, if there is time: shorter loss curves show little
 TIMING_S = 0.5  # of a block: the least that every control runs, whatever time is left
 NUM_SEEDS = 3
+MOST_CONTROLS = RANDOM_DRAWS + 1 + NUM_SEEDS  # of a recipe in lower precision
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -47,9 +48,10 @@ class Claim(msgspec.Struct, frozen=True):
 class NumericsCheck:
     """Checks fingerprints, and runs the controls and proofs that this needs."""
 
-    def __init__(self, pool: TrialPool, budget: Budget, base: RecipeTrials) -> None:
+    def __init__(self, pool: TrialPool, budget: Budget, costs: Costs, base: RecipeTrials) -> None:
         self._pool = pool
         self._budget = budget
+        self._costs = costs
         self.bases = [base]  # several starts of the same script with the same seed, which compute the same
         self._rounding: dict[Precision, list[RecipeTrials]] = {}
         self._seeds: list[RecipeTrials] = []
@@ -72,39 +74,56 @@ class NumericsCheck:
         is_sound = self._judge(claim, claim.judged_as(is_timed=False), record.fingerprint).is_sound
         return claim.needs_proof and not is_sound
 
-    def full_check(self, claim: Claim, record: TrialRecord, num_steps: int) -> Numerics:
-        """Checks a timed trial with all controls that are needed to keep a recipe."""
+    def full_check(self, claim: Claim, record: TrialRecord, num_steps: int, deadline_s: float) -> Numerics:
+        """Checks a timed trial with all controls that are needed to keep a recipe. Controls that would end after the
+        deadline do not start."""
         if self._base.num_steps < min(MIN_CURVE, num_steps):  # in a resumed tuning the base may not have run yet
             self._run(self._base, MIN_CURVE, PROOF_SHARE * self._budget.budget_s)
         num_wanted = 2 * max(MIN_CURVE, num_steps)  # later trials may run longer than this one
         if claim.needs_proof:  # not if it computes like the base, as a model does that draws no random numbers
             own = claim.judged_as(is_timed=False)
-            numerics = self._checked(claim, num_wanted, lambda: self._judge(claim, own, record.fingerprint))
+            numerics = self._checked(claim, num_wanted, deadline_s, lambda: self._judge(claim, own, record.fingerprint))
             if numerics.is_sound:
                 return numerics
-        return self._checked(claim, num_wanted, lambda: self.quick_check(claim, record))
+        return self._checked(claim, num_wanted, deadline_s, lambda: self.quick_check(claim, record))
 
-    def prove(self, claim: Claim, recipe: Recipe, num_steps: int) -> Numerics:
+    def prove(self, claim: Claim, recipe: Recipe, num_steps: int, deadline_s: float) -> Numerics:
         """Checks the recipe in a separate trial with the base's random numbers."""
+        if not self._is_time(1, deadline_s):
+            return Numerics(claim.numerics, None, basis="no_time")
         trials, num_wanted = self._pool.trials("proof", recipe), max(MIN_CURVE, num_steps)
         self._run(trials, num_wanted, PROOF_SHARE * self._budget.budget_s)
         proof = self._pool.record(trials).fingerprint
         if not proof.losses:
             return Numerics(claim.numerics, None, basis="no_proof")
         claimed = claim.judged_as(is_timed=False)
-        return self._checked(claim, num_wanted, lambda: self._judge(claim, claimed, proof))
+        return self._checked(claim, num_wanted, deadline_s, lambda: self._judge(claim, claimed, proof))
 
-    def _checked(self, claim: Claim, num_steps: int, check: Callable[[], Numerics]) -> Numerics:
-        """The result of `check` after the controls that it asks for have run."""
+    def controls_s(self, claim: Claim) -> float:
+        """The time of the controls that this claim may need and that have not run yet."""
+        number = 0 if self._seeds else NUM_SEEDS
+        if claim.precision not in self._rounding:
+            number += _num_draws(claim)
+        return number * self._costs.control_s() if claim.numerics != "identical" else 0.0
+
+    def _is_time(self, num_controls: int, deadline_s: float) -> bool:
+        return self._budget.now_s() + num_controls * self._costs.control_s() <= deadline_s
+
+    def _checked(self, claim: Claim, num_steps: int, deadline_s: float, check: Callable[[], Numerics]) -> Numerics:
+        """The result of `check` after the controls that it asks for have run, if there is time for them."""
         numerics = check()
         if numerics.basis == "no_control" and claim.precision not in self._rounding:
-            num_draws = RANDOM_DRAWS + (claim.precision != "fp32")
+            num_draws = _num_draws(claim)
+            if not self._is_time(num_draws, deadline_s):
+                return msgspec.structs.replace(numerics, is_sound=None, basis="no_time")
             draws = [RecipeTrials("rounding", Recipe(), claim.precision, draw) for draw in range(num_draws)]
             self._rounding[claim.precision] = draws
             self._run_controls(draws, num_steps)
             numerics = check()
         needs_seeds = numerics.basis == "no_seeds" or (numerics.is_sound and numerics.horizon_steps is not None)
         if needs_seeds and not self._seeds:
+            if not self._is_time(NUM_SEEDS, deadline_s):
+                return msgspec.structs.replace(numerics, is_sound=None, basis="no_time")
             self._seeds = [RecipeTrials("seed", Recipe(), draw=draw) for draw in range(NUM_SEEDS)]
             self._run_controls(self._seeds, num_steps)
             numerics = check()
@@ -152,3 +171,8 @@ class NumericsCheck:
             if timing.failure or timing.is_last or self._budget.now_s() >= deadline_s:
                 break
         self._pool.leave(trials)
+
+
+def _num_draws(claim: Claim) -> int:
+    """The number of rounding controls. Lower precision needs one more, whose rounding is not random."""
+    return RANDOM_DRAWS + (claim.precision != "fp32")

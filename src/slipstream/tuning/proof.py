@@ -33,7 +33,7 @@ GRACE_SHARE = 0.05  # of the budget, for a pair that has just been started
 UNLIKELY_EXCESS = 3.3
 
 ProofKind = Literal["total", "writable"]
-Outcome = Literal["proved", "refuted", "no_gain", "not_proved", "measured", "failed", "other_load"]
+Outcome = Literal["proved", "refuted", "no_gain", "not_proved", "measured", "not_checked", "failed", "other_load"]
 
 
 class Proof(msgspec.Struct):
@@ -49,8 +49,8 @@ class Proof(msgspec.Struct):
 
     @property
     def is_open(self) -> bool:
-        """Whether more pairs could prove it."""
-        return self.outcome in ("not_proved", "measured", "other_load")
+        """Whether more time could prove it."""
+        return self.outcome in ("not_proved", "measured", "not_checked", "other_load")
 
 
 def prove(state: TuningState, recipe: Recipe, proofs: list[Proof], kind: ProofKind = "total") -> Proof:
@@ -64,7 +64,7 @@ def prove(state: TuningState, recipe: Recipe, proofs: list[Proof], kind: ProofKi
     race = Race()
     interruption: RaceError | KeyboardInterrupt | None = None
     try:
-        while not _is_over(state, sequence):
+        while not _is_over(state, recipe, sequence):
             state.budget.extend((USUAL_PAIRS - sequence.num_pairs) * state.costs.pair_s())
             log_ratio = _pair(state, race, base, whole, sequence)
             if id(whole) in race.failures or id(whole) in race.inert:
@@ -85,11 +85,13 @@ def prove(state: TuningState, recipe: Recipe, proofs: list[Proof], kind: ProofKi
     failure = race.failures.get(id(whole))
     proof.reason = str(failure) if failure is not None else ""
     if proof.outcome == "proved" and interruption is None:
-        proof.numerics = verdicts.judge_numerics(state, whole)  # of the processes that were timed
+        proof.numerics = verdicts.judge_numerics(state, whole, state.budget.end_s(-GRACE_SHARE))  # as they were timed
     elif proof.outcome == "proved":  # no further trial may run
         proof.numerics = state.numerics_check.quick_check(state.claim(recipe), state.pool.record(whole))
         if not proof.numerics.is_sound:
-            proof.outcome, proof.numerics = "not_proved", None
+            proof.outcome, proof.numerics = "not_checked", None
+    if proof.numerics is not None and proof.numerics.basis == "no_time":
+        proof.outcome = "not_checked"
     proofs.append(proof)
     _decide(state, proof, whole, kind)
     if interruption is not None:
@@ -97,17 +99,19 @@ def prove(state: TuningState, recipe: Recipe, proofs: list[Proof], kind: ProofKi
     return proof
 
 
-def _is_over(state: TuningState, sequence: TSequence) -> bool:
+def _is_over(state: TuningState, recipe: Recipe, sequence: TSequence) -> bool:
     num_pairs = sequence.num_pairs
     margin = state.order.margin
     if num_pairs >= MOST_PAIRS or sequence.is_below(margin):
         return True
     if _seems_useless(state, sequence):
         return True
-    if sequence.is_above(margin) and sequence.width() <= NARROW:
-        return True
-    pair_s = state.costs.least_pair_s() if num_pairs else 0.0  # the first one begins while there is any time
-    return state.budget.now_s() + pair_s > state.budget.end_s()
+    needed_s = state.costs.least_pair_s()
+    if sequence.is_above(margin):
+        if sequence.width() <= NARROW:
+            return True
+        needed_s += state.numerics_check.controls_s(state.claim(recipe))
+    return state.budget.now_s() + needed_s > state.budget.end_s(0.0 if num_pairs else -GRACE_SHARE)
 
 
 def _seems_useless(state: TuningState, sequence: TSequence) -> bool:
@@ -183,6 +187,7 @@ _DECISIONS = {
     "no_gain": "rejected",
     "not_proved": "unsure",
     "measured": "unsure",
+    "not_checked": "unsure",
     "failed": "failed",
     "other_load": "unsure",
 }

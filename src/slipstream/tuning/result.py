@@ -66,10 +66,12 @@ def _candidate(state: TuningState, proofs: Sequence[Proof]) -> tuple[Recipe, Spe
     """The best recipe that nothing speaks against. Its speed has an interval if pairs of a proof gave one."""
     open_proofs = [proof for proof in proofs if proof.is_open and proof.speed is not None]
     if open_proofs:
-        return open_proofs[-1].recipe, open_proofs[-1].speed
-    if not state.recipe.choices or any(proof.recipe == state.recipe and not proof.is_open for proof in proofs):
+        recipe, speed = open_proofs[-1].recipe, open_proofs[-1].speed
+    elif not state.recipe.choices or any(proof.recipe == state.recipe and not proof.is_open for proof in proofs):
         return Recipe(), None
-    return state.recipe, verdicts.estimate(state.estimates.get(state.recipe, 0.0))
+    else:
+        recipe, speed = state.recipe, verdicts.estimate(state.estimates.get(state.recipe, 0.0))
+    return (recipe, speed) if speed is None or speed.ratio > 1.0 else (Recipe(), None)
 
 
 def _writable_speed(state: TuningState, proofs: Sequence[Proof]) -> Speed | None:

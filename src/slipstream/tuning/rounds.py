@@ -127,11 +127,12 @@ class RoundRunner:
         return race
 
     def start(self, members: Iterable[RecipeTrials], race: Race, deadline_s: float = math.inf) -> list[RecipeTrials]:
-        """Starts each in a new process, the first two even after the deadline. Returns those that run."""
+        """Starts each in a new process, the first two even after the deadline. A trial whose earlier start took longer
+        than the time that is left does not start. Returns those that run."""
         members = list(members)
         for trials in members:
             self._pool.leave(trials)
-        running = []
+        members, running = self._in_time(members, deadline_s), []
         for number, (trials, following) in enumerate(zip(members, [*members[1:], None], strict=True)):
             is_last = number > 0 and self._budget.now_s() >= deadline_s
             self._pool.expect(None if is_last else following)
@@ -150,6 +151,15 @@ class RoundRunner:
             if is_last:
                 break
         return running
+
+    def _in_time(self, members: Sequence[RecipeTrials], deadline_s: float) -> list[RecipeTrials]:
+        chosen, ready_s = list[RecipeTrials](), self._budget.now_s()
+        for trials in members:
+            start_s = self._pool.record(trials).startup_s  # 0.0 before the first start
+            if len(chosen) < 2 or ready_s + start_s <= deadline_s:
+                chosen.append(trials)
+                ready_s += start_s
+        return chosen
 
     def _race_group(
         self,

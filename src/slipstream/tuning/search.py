@@ -11,6 +11,7 @@ from slipstream.techniques._core.catalogue import Technique, catalogue
 from slipstream.tuning.ablation import ablate
 from slipstream.tuning.candidates import Candidate, propose
 from slipstream.tuning.journal import Journal, facts_of
+from slipstream.tuning.numerics import MOST_CONTROLS
 from slipstream.tuning.options import TuneOptions
 from slipstream.tuning.progress import ProgressListener
 from slipstream.tuning.proof import Proof, prove
@@ -111,6 +112,6 @@ def _enter_base(state: TuningState, candidates: Sequence[Candidate]) -> None:
     state.pool.release(state.base)
     state.costs.started(state.budget.now_s() - begun_s)
     num_slow = sum(one.card.is_slow_to_start for one in candidates)
-    if state.budget.follow(state.costs, len(candidates), num_slow):
+    if state.budget.follow(state.costs, len(candidates), num_slow, MOST_CONTROLS if candidates else 0):
         minutes = math.ceil(state.budget.budget_s / 30.0) / 2
         state.tell.note(f"This takes up to {minutes:g} min; change it with --budget.")

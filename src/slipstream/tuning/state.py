@@ -52,7 +52,7 @@ class TuningState:
         self.pool = TrialPool(backend, tell, lambda timing: evened(timing, block_plan))
         self.base = self.pool.trials("base", Recipe())
         self.control = self.pool.trials("twin", Recipe((Choice(CONTROL),)))
-        self.numerics_check = NumericsCheck(self.pool, self.budget, self.base)
+        self.numerics_check = NumericsCheck(self.pool, self.budget, self.costs, self.base)
         self.runner = RoundRunner(
             self.pool, self.budget, self.costs, tell, block_plan, session.environment.num_usable, order.seed
         )

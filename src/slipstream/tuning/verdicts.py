@@ -54,16 +54,17 @@ def _of_failure(verdict: Verdict, failure: Failure) -> Verdict:
     return msgspec.structs.replace(verdict, decision="failed", cause="failed", reason=str(failure))
 
 
-def judge_numerics(state: TuningState, trials: RecipeTrials) -> Numerics:
-    """Checks the numerics of a recipe that is faster, with all controls that this needs."""
+def judge_numerics(state: TuningState, trials: RecipeTrials, deadline_s: float) -> Numerics:
+    """Checks the numerics of a recipe that is faster, with all controls that this needs and for which there is time
+    before the deadline."""
     recipe, claim = trials.recipe, state.claim(trials.recipe)
     state.pool.leave(trials)  # the controls may need its memory
     record, numerics_check = state.pool.record(trials), state.numerics_check
     numerics = numerics_check.quick_check(claim, record)
     if numerics_check.needs_proof(claim, record) or not numerics.is_sound:
-        numerics = numerics_check.full_check(claim, record, trials.num_steps)
+        numerics = numerics_check.full_check(claim, record, trials.num_steps, deadline_s)
     if numerics_check.needs_proof(claim, record) and numerics.is_sound is not False:
-        numerics = numerics_check.prove(claim, recipe, trials.num_steps)
+        numerics = numerics_check.prove(claim, recipe, trials.num_steps, deadline_s)
     return numerics
 
 

@@ -41,7 +41,11 @@ def measure(state: TuningState, recipe: Recipe) -> bool:
         return False
     trials = state.trials(recipe)
     gain = state.runner.race(state.base, [trials], ROUNDS, deadline_s).gain(trials, state.base)
-    if gain is None or gain <= math.log1p(state.order.margin) or not verdicts.judge_numerics(state, trials).is_sound:
+    if (
+        gain is None
+        or gain <= math.log1p(state.order.margin)
+        or not verdicts.judge_numerics(state, trials, deadline_s).is_sound
+    ):
         return False
     state.estimates[recipe] = gain
     return True

@@ -11,6 +11,7 @@ _MISSING: dict[NumericsBasis, str] = {
     "no_gradient": "no gradient was seen in both trials",
     "no_control": "the rounding control did not run long enough to show what rounding does to this training",
     "no_seeds": "the controls with other seeds did not run long enough to show what chance does to this training",
+    "no_time": "there was no time for the controls that this needs",
     "no_proof": "the trial that should have shown it did not reach a step",
 }
 _ROUNDING = {"fp32": "rounding", "tf32": "tf32 rounding", "fp16": "fp16 rounding", "bf16": "bf16 rounding"}

@@ -13,7 +13,13 @@ def reason_of(verdict: Verdict) -> str:
     """Returns the clause for the verdict's cause. Sessions of older versions contain the clause itself."""
     if verdict.cause is None or verdict.cause in ("not_applicable", "failed"):
         return verdict.reason
-    is_whole = verdict.own_ratio is None and verdict.cause in ("proved", "refuted", "not_proved", "measured")
+    is_whole = verdict.own_ratio is None and verdict.cause in (
+        "proved",
+        "refuted",
+        "not_proved",
+        "measured",
+        "not_checked",
+    )
     return _of_whole(verdict) if is_whole or verdict.kind in ("total", "writable") else _of_technique(verdict)
 
 
@@ -69,6 +75,8 @@ def _of_whole(verdict: Verdict) -> str:
             return f"no faster in new processes: {_with_pairs(speed)}"
         case "measured":
             return f"measured, not proved: {_with_pairs(speed)}"
+        case "not_checked":
+            return f"faster, but there was no time to check its numerics: {_with_pairs(speed)}"
         case "other_load":
             return "not decided: other programs ran far more often during the blocks of one of the two trials"
         case "unsound" | "unchecked":
