@@ -217,3 +217,20 @@ def test_what_pairs_show_survives_an_interruption(session: Session, error: Any, 
     assert proofs[0].is_kept is (num_pairs == 5)
     assert proofs[0].speed is not None and proofs[0].speed.num_rounds == num_pairs
     assert not backend._present - {state.base.trial}, "its trials have ended"
+
+
+@pytest.mark.parametrize(("budget_s", "is_kept"), [(110.0, False), (600.0, True)])
+def test_numerics_are_checked_at_the_end_if_there_is_time(prove_a: Prove, budget_s: float, is_kept: bool) -> None:
+    """The selection may have put off the controls."""
+
+    def seen(spec: TrialSpec, num_steps: int) -> Fingerprint:
+        is_candidate = spec.role == "candidate"
+        return made_fingerprint(num_steps, rounding=1e-7) if is_candidate else made_fingerprint_of(spec, num_steps)
+
+    backend = SimulatedBackend(choice_factors(a=0.4), startup_s=lambda recipe: 8.0, fingerprint=seen)
+    proof, state = prove_a(backend, budget_s)
+    assert proof.is_kept == is_kept and proof.is_open != is_kept
+    assert proof.speed is not None and proof.speed.low > 2.0
+    controls = [spec for spec in backend.specs if spec.role in ("rounding", "seed")]
+    assert bool(controls) == is_kept
+    assert state.budget.spent_s() <= 1.1 * budget_s

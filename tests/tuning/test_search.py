@@ -264,15 +264,3 @@ def test_a_named_budget_holds(run: Any, technique: Any, budget_s: float, start_s
     assert tuning.seconds_spent <= 1.2 * budget_s
     is_enough = budget_s >= 60.0 * start_s
     assert tuning.recipe.setting_of("a") or tuning.candidate.setting_of("a") or not is_enough
-
-
-def test_numerics_that_were_put_off_are_checked_by_the_proof(run: Any, technique: Any, listener: Any) -> None:
-    """No time is left in the selection, but enough at the end."""
-    backend = SimulatedBackend(choice_factors(a=0.5), startup_s=lambda recipe: 3.0, fingerprint=_rounded)
-    tuning = run(backend, {"a": technique("reordered")}, budget_s=75.0)
-    entered = listener.entered
-    assert tuning.recipe == _recipe(a=True)
-    first_cold = next(number for number, spec in enumerate(backend.specs) if spec.is_cold)
-    assert first_cold < next(number for number, spec in enumerate(backend.specs) if spec.role == "rounding")
-    assert "rounding control" in entered
-

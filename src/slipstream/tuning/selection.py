@@ -193,6 +193,9 @@ class Selection:
     def _race(self, anchor: Recipe, going: Sequence[Entry], num_rounds: int) -> None:
         """One rung."""
         state = self._state
+        left_s = state.budget.selection_end_s() - state.budget.now_s()
+        if left_s < state.costs.race_s(2, 1) and any(entry.gains for entry in going):
+            return  # the rungs so far rank the arms
         fixed = [] if anchor.choices else [state.control]
         if not self._is_time_for_slow():
             going = [entry for entry in going if entry.gains or not entry.arm.candidate.card.is_slow_to_start]
@@ -257,7 +260,8 @@ class Selection:
             whole, together = whole.plus(winner.arm.choice), [*together, winner]
         recipes = list(dict.fromkeys((best.recipe, whole)))
         is_time = state.costs.race_s(len(recipes) + 1, 1) < state.budget.selection_end_s() - state.budget.now_s()
-        gains = self._race_winners(anchor, recipes, least_gain) if is_time else {best.recipe: best.gain or 0.0}
+        # Without time for this race, the proof decides about all winners together.
+        gains = self._race_winners(anchor, recipes, least_gain) if is_time else {whole: best.gain or 0.0}
         taken = max(gains, key=lambda recipe: gains[recipe], default=anchor)
         if taken == whole != best.recipe:
             numerics = verdicts.judge_numerics(state, state.trials(whole), state.budget.selection_end_s())
