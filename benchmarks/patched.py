@@ -27,7 +27,7 @@ from statistics import median
 from typing import Any
 
 from page import RESULTS, machine, write_page
-from slipstream.diagnose.selection import epoch_steps
+from slipstream.diagnose.steps.selection import epoch_steps
 from slipstream.recipe.source_edits import edits_in
 from slipstream.records import BlockTiming, Choice, Recipe, Session, Setting
 from slipstream.report.text.numerics import describe_numerics

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.diagnose.undisturbed import has_headline
+from slipstream.diagnose.steps.undisturbed import has_headline
 from slipstream.records import Session
 from slipstream.store.sessions import latest, load_session
 from slipstream.testing.device_zoo import CASES, DeviceCase

@@ -11,7 +11,7 @@ import torch
 from slipstream.observe.recorder import Recorder
 from slipstream.observe.survey import Survey
 from slipstream.records import Anatomy, Told
-from slipstream.seams.module import ModuleSeam
+from slipstream.seams.modules.module import ModuleSeam
 from slipstream.seams.training import OptimizerSeam
 from slipstream.wire.spool import MemorySink
 

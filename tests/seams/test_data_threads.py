@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from slipstream.seams import data_threads
-from slipstream.seams.outermost import OutermostFinder
+from slipstream.seams.modules.outermost import OutermostFinder
 from slipstream.seams.patching import Patches
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from slipstream.records import Edit
-from slipstream.seams.module import read_model
+from slipstream.seams.modules.module import read_model
 from slipstream.techniques import channels_last
 from slipstream.techniques._core.observation import Observation
 from slipstream.testing.made_sessions import made_model, made_session

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.diagnose.rollout import rollouts
+from slipstream.diagnose.steps.rollout import rollouts
 from slipstream.records import Session
 from slipstream.store.sessions import latest, load_session
 from slipstream.testing.zoo import ODD, Case

@@ -7,7 +7,8 @@ and perfect sharing of the cores.
 from __future__ import annotations
 
 from slipstream.diagnose.foreign_load import is_disturbed
-from slipstream.diagnose.selection import (
+from slipstream.diagnose.statistics import fmean, group_means, median
+from slipstream.diagnose.steps.selection import (
     alike,
     batches_per_step,
     blocks_of,
@@ -16,8 +17,7 @@ from slipstream.diagnose.selection import (
     training_loader,
     watched_kinds,
 )
-from slipstream.diagnose.statistics import fmean, group_means, median
-from slipstream.diagnose.typical_step import typical_step
+from slipstream.diagnose.steps.typical_step import typical_step
 from slipstream.records import Block, Ceilings, Loader, Session, Step
 
 FREE = 0.02  # share of a step; a step that waits no longer than this received a replayed batch

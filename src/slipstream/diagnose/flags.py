@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from slipstream.diagnose.selection import training_loader
 from slipstream.diagnose.source_hints import statement_on
+from slipstream.diagnose.steps.selection import training_loader
 from slipstream.records import Finding, Flag, Session
 
 OFF: Final = ("False", "None", "no", "none", "off", "0", "32", "fp32", "float32", "full", "32-true", "")

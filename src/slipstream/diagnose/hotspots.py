@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from slipstream.diagnose.selection import blocks_of, watched_kinds
+from slipstream.diagnose.steps.selection import blocks_of, watched_kinds
 from slipstream.records import Session, Site, StackCount
 
 FEWEST_SAMPLES = 12  # a share of fewer samples is not meaningful

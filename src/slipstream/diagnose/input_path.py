@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, Hotspot, total, watched_stacks
-from slipstream.diagnose.selection import batches_per_step, fetches_of, is_on_cpu, training_loader, watched_kinds
 from slipstream.diagnose.statistics import fmean
+from slipstream.diagnose.steps.selection import batches_per_step, fetches_of, is_on_cpu, training_loader, watched_kinds
 from slipstream.records import Ceilings, Loader, Session, Site, StackCount, Summary
 
 DRAINED = 1.5  # ratio to the time that the drained loader needs for a batch; a longer wait is not attributed to input

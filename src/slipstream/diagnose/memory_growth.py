@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import msgspec
 
-from slipstream.diagnose.selection import is_on_accelerator
 from slipstream.diagnose.statistics import rising_share, robust_slope
-from slipstream.diagnose.training_time import training_length
+from slipstream.diagnose.steps.selection import is_on_accelerator
+from slipstream.diagnose.steps.training_time import training_length
 from slipstream.records import Leak, Memory, Session
 
 FEWEST_POINTS = 12

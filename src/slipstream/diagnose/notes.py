@@ -12,10 +12,10 @@ import re
 from slipstream.diagnose.gain import CLEARLY, rehearsal_of, rehearsed_words
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
 from slipstream.diagnose.input_path import costs_time, granted_share, input_path
-from slipstream.diagnose.selection import is_on_cpu, outside_evaluations
 from slipstream.diagnose.source_hints import place
 from slipstream.diagnose.speedtest_ranges import is_busy
-from slipstream.diagnose.typical_step import sampled_step
+from slipstream.diagnose.steps.selection import is_on_cpu, outside_evaluations
+from slipstream.diagnose.steps.typical_step import sampled_step
 from slipstream.numbers import in_percent, part_of_ms, plural
 from slipstream.records import Event, Session, StackCount, Summary
 

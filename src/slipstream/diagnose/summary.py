@@ -9,8 +9,8 @@ import msgspec
 
 from slipstream.diagnose.ceilings import find_ceilings
 from slipstream.diagnose.notes import environment_note, mode_note
-from slipstream.diagnose.rollout import acting_note, rollout_note
-from slipstream.diagnose.selection import (
+from slipstream.diagnose.steps.rollout import acting_note, rollout_note
+from slipstream.diagnose.steps.selection import (
     has_trained,
     is_on_cpu,
     num_workers,
@@ -20,16 +20,16 @@ from slipstream.diagnose.selection import (
     watched_kinds,
     watched_steps,
 )
-from slipstream.diagnose.training_time import seconds_of_training
-from slipstream.diagnose.typical_step import UNEVEN, TypicalStep, typical_step
-from slipstream.diagnose.undisturbed import (
+from slipstream.diagnose.steps.training_time import seconds_of_training
+from slipstream.diagnose.steps.typical_step import UNEVEN, TypicalStep, typical_step
+from slipstream.diagnose.steps.undisturbed import (
     FEWEST_STEPS,
     counted_steps,
     foreign_cores_during,
     settled_steps,
     undisturbed,
 )
-from slipstream.diagnose.validation import validation_cost
+from slipstream.diagnose.steps.validation import validation_cost
 from slipstream.numbers import in_ms, in_percent, part_of_ms, plural
 from slipstream.records import Bound, Ceilings, Session, Summary
 

@@ -15,7 +15,7 @@ from slipstream.observe.recorder import Recorder
 from slipstream.observe.schedule.base import Schedule, ScheduledSurvey
 from slipstream.records import Footprint, Told
 from slipstream.seams.batches import count_samples
-from slipstream.seams.module import ModuleSeam
+from slipstream.seams.modules.module import ModuleSeam
 from slipstream.seams.patching import Substitute
 from slipstream.seams.training import OptimizerSeam
 

@@ -21,7 +21,7 @@ from slipstream.records import Rehearsal
 from slipstream.records.rehearsal import HOPELESS
 from slipstream.seams.batches import copy_batch
 from slipstream.seams.devices import synchronise_devices
-from slipstream.seams.module_copy import copy_module
+from slipstream.seams.modules.module_copy import copy_module
 from slipstream.seams.nested import walk_tensors
 
 _MAX_PARAMETERS = 200_000_000

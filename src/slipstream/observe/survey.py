@@ -15,7 +15,7 @@ from slipstream.observe.recorder import Recorder
 from slipstream.observe.token_batches import Tokens
 from slipstream.observe.training_length import find_length, find_trainer
 from slipstream.records import Anatomy, Site, Told
-from slipstream.seams.module import ModuleSeam
+from slipstream.seams.modules.module import ModuleSeam
 from slipstream.seams.patching import Patches
 from slipstream.seams.training import OptimizerSeam
 from slipstream.seams.user_code import current_site

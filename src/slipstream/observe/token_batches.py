@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from slipstream.seams.module import ModuleSeam
+from slipstream.seams.modules.module import ModuleSeam
 
 MOST_BATCHES = 12
 _INTERVAL_NS = 250_000_000

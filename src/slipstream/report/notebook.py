@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Final
 
-from slipstream.diagnose.undisturbed import has_headline
+from slipstream.diagnose.steps.undisturbed import has_headline
 from slipstream.numbers import as_count, as_gain, in_ms, in_percent
 from slipstream.records import Finding, Session, Summary
 from slipstream.report.text.check import ending, script_of, training_time, verdict, warning, watched

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from slipstream.diagnose.hoisting import hoist, hoisted
-from slipstream.diagnose.selection import device_of, is_on_cpu
+from slipstream.diagnose.steps.selection import device_of, is_on_cpu
 from slipstream.records import Edit, Finding, Session
 
 _READS = re.compile(r"^\w+ \+= .*(\.item\(\)|\bfloat\()")

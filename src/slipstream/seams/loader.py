@@ -19,9 +19,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.records import Loader, Site
 from slipstream.seams.batches import count_bytes, count_samples, describe_tensors
-from slipstream.seams.fast_path import shorten_next
 from slipstream.seams.large_containers import find_container
 from slipstream.seams.listener import Listener, Token
+from slipstream.seams.modules.fast_path import shorten_next
 from slipstream.seams.patching import Patches, Substitute
 from slipstream.seams.rng_use import RngUse
 from slipstream.seams.user_code import current_site, is_called_directly, site_of_code

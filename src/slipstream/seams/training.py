@@ -14,8 +14,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from slipstream.records import EventKind, Optimizer, Site
-from slipstream.seams.fast_path import shorten_backward, shorten_step
 from slipstream.seams.listener import Listener, Token
+from slipstream.seams.modules.fast_path import shorten_backward, shorten_step
 from slipstream.seams.patching import Patches
 from slipstream.seams.user_code import current_site, definition_of, site_of, user_frame
 

@@ -34,7 +34,7 @@ CARD = Card(
 
 
 def applies(observation: Observation) -> Answer:
-    from slipstream.diagnose.selection import is_several_epochs  # imported here because `run` does not need it
+    from slipstream.diagnose.steps.selection import is_several_epochs  # imported here because `run` does not need it
 
     loader, length = observation.loader, observation.session.length
     if loader is None:

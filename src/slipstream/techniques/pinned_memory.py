@@ -34,7 +34,7 @@ CARD = Card(
 
 
 def applies(observation: Observation) -> Answer:
-    from slipstream.diagnose.selection import transfers  # imported here because `run` does not need it
+    from slipstream.diagnose.steps.selection import transfers  # imported here because `run` does not need it
 
     loader, copied = observation.loader, has_copies(observation)
     if not copied.is_yes or loader is None:
@@ -63,7 +63,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:
-    from slipstream.diagnose.selection import transfers
+    from slipstream.diagnose.steps.selection import transfers
 
     loader = observation.loader
     edits = argument_edits(observation, "pinned_memory", {"pin_memory": "True"}) if loader else []
@@ -86,7 +86,7 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
 def _num_calls(observation: Observation, num_copies: int) -> int:
     """Returns how many copies one execution of the line makes. It is the number of copies divided by the number of
     batches."""
-    from slipstream.diagnose.selection import watched_steps
+    from slipstream.diagnose.steps.selection import watched_steps
 
     num_batches = sum(step.num_batches for step in watched_steps(observation.session))
     return max(1, round(num_copies / num_batches)) if num_batches else 1

@@ -26,7 +26,7 @@ from slipstream.machine.environment import read_environment
 from slipstream.observe.torch_facts import read_torch_facts
 from slipstream.records import Choice, Ending, NumericsClass, Recipe, Session, Setting, Step
 from slipstream.seams.loader import read_loader
-from slipstream.seams.module import read_model
+from slipstream.seams.modules.module import read_model
 from slipstream.seams.patching import Patches
 from slipstream.seams.training import read_optimizer
 from slipstream.seams.user_code import OURS

@@ -87,7 +87,7 @@ class CheckMode:
     def _install(self, torch: Any) -> None:
         from slipstream.seams.command_line import CommandLineSeam
         from slipstream.seams.loader import LoaderSeam, WorkerSeam
-        from slipstream.seams.module import ModuleSeam
+        from slipstream.seams.modules.module import ModuleSeam
         from slipstream.seams.saving import SavingSeam
         from slipstream.seams.training import BackwardSeam, OptimizerSeam, SchedulerSeam
         from slipstream.trial.module_search import ModuleSearch

@@ -4,7 +4,7 @@ some steps, for modules that are called late."""
 from __future__ import annotations
 
 from slipstream.seams.listener import Shortcut
-from slipstream.seams.module import ModuleSeam
+from slipstream.seams.modules.module import ModuleSeam
 
 _SEARCHES = (16, 64, 256, 1024)  # steps after which the outermost modules are searched for again, during one step
 

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import msgspec
 
-from slipstream.diagnose.training_time import training_length
+from slipstream.diagnose.steps.training_time import training_length
 from slipstream.recipe.source_edits import edits_of
 from slipstream.records import Choice, Edit, Recipe, Session, Speed, Summary, TrialRecord, Tuning, Verdict
 from slipstream.tuning import verdicts

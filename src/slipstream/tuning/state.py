@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from slipstream.diagnose.selection import epoch_steps
-from slipstream.diagnose.training_time import training_length
+from slipstream.diagnose.steps.selection import epoch_steps
+from slipstream.diagnose.steps.training_time import training_length
 from slipstream.recipe.conflicts import Conflict, conflict_with, find_conflicts
 from slipstream.records import ROUNDOFF, Choice, Precision, Recipe, Session, TrialRecord, Verdict
 from slipstream.techniques._core.catalogue import Technique

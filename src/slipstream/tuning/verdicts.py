@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from slipstream.diagnose.statistics import median
-from slipstream.diagnose.training_time import training_length
+from slipstream.diagnose.steps.training_time import training_length
 from slipstream.records import Choice, Decision, Failure, Numerics, Recipe, Speed, TrialRecord, Verdict, VerdictCause
 from slipstream.records.race import FARTHEST
 from slipstream.tuning.payback import payback_steps, pays_within

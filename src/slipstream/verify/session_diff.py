@@ -15,9 +15,9 @@ from pathlib import PurePath
 from statistics import fmean, median
 
 from slipstream.diagnose.notes import is_short_of_cores, load_note
-from slipstream.diagnose.selection import num_workers
 from slipstream.diagnose.speedtest_ranges import is_busy
-from slipstream.diagnose.undisturbed import FEWEST_STEPS, counted_steps, foreign_cores_during
+from slipstream.diagnose.steps.selection import num_workers
+from slipstream.diagnose.steps.undisturbed import FEWEST_STEPS, counted_steps, foreign_cores_during
 from slipstream.numbers import plural
 from slipstream.records import (
     PHASES,

@@ -90,7 +90,7 @@ def _race(
     session: Session, order: TuneOptions, tell: ProgressListener, use_overlay: bool, is_offline: bool
 ) -> tuple[Tuning, ProcessBackend]:
     """Runs the races. Returns the tuning, and the backend with what the trials reported and left behind."""
-    from slipstream.diagnose.selection import is_on_cpu
+    from slipstream.diagnose.steps.selection import is_on_cpu
     from slipstream.supervise.race import ProcessBackend, tick_of
     from slipstream.tuning.search import tune
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of, gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.operator_shares import is_compute_bound, operators_ms, self_ms
-from slipstream.diagnose.selection import blocks_of, is_on_cpu, main_model, num_workers, usual_batches, watched_kinds
+from slipstream.diagnose.steps.selection import (
+    blocks_of,
+    is_on_cpu,
+    main_model,
+    num_workers,
+    usual_batches,
+    watched_kinds,
+)
 from slipstream.numbers import part_of_ms, plural
 from slipstream.records import Finding, Rehearsal, Session, Site, Summary
 

@@ -5,7 +5,7 @@ not affected.
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
-from slipstream.diagnose.selection import is_on_cpu, main_model, usual_batches
+from slipstream.diagnose.steps.selection import is_on_cpu, main_model, usual_batches
 from slipstream.numbers import in_percent, part_of_ms
 from slipstream.records import Finding, Session, Summary
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without
-from slipstream.diagnose.selection import is_on_accelerator, most_frequent_site, training_loader, transfers
+from slipstream.diagnose.steps.selection import is_on_accelerator, most_frequent_site, training_loader, transfers
 from slipstream.numbers import in_bytes, part_of_ms
 from slipstream.records import Finding, Session, Summary
 

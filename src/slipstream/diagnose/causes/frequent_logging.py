@@ -8,7 +8,7 @@ from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total, watched_stacks
 from slipstream.diagnose.source_hints import more_rarely, trainers_own, warning_of
 from slipstream.diagnose.stack_facts import asks_to_log, is_logging
-from slipstream.diagnose.typical_step import sampled_step
+from slipstream.diagnose.steps.typical_step import sampled_step
 from slipstream.numbers import in_percent, part_of_ms
 from slipstream.records import Finding, Session, Site, StackCount, Summary
 

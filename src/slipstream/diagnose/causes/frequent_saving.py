@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
-from slipstream.diagnose.selection import blocks_of, epoch_steps, most_frequent_site, steps_of
 from slipstream.diagnose.source_hints import more_rarely, trainers_own, warning_of
 from slipstream.diagnose.statistics import fmean, median
+from slipstream.diagnose.steps.selection import blocks_of, epoch_steps, most_frequent_site, steps_of
 from slipstream.numbers import in_ms, in_percent
 from slipstream.records import BlockKind, Event, Finding, Session, Site, Summary
 

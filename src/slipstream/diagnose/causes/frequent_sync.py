@@ -6,11 +6,17 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import LEAST_GAIN, gain_of, gain_without
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
-from slipstream.diagnose.selection import blocks_of, is_on_accelerator, most_frequent_site, watched_kinds, watched_steps
 from slipstream.diagnose.source_hints import joined, more_rarely, warning_of
 from slipstream.diagnose.stack_facts import reads_values
 from slipstream.diagnose.statistics import fmean
-from slipstream.diagnose.undisturbed import counted_steps
+from slipstream.diagnose.steps.selection import (
+    blocks_of,
+    is_on_accelerator,
+    most_frequent_site,
+    watched_kinds,
+    watched_steps,
+)
+from slipstream.diagnose.steps.undisturbed import counted_steps
 from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Event, Finding, Session, Summary
 

@@ -6,11 +6,11 @@ import math
 from collections import Counter
 
 from slipstream.diagnose.gain import gain_of
-from slipstream.diagnose.selection import epoch_steps
 from slipstream.diagnose.source_hints import joined, more_rarely, statement_on, trainers_own, warning_of
 from slipstream.diagnose.statistics import fmean
-from slipstream.diagnose.undisturbed import counted_steps
-from slipstream.diagnose.validation import ValidationCost, validation_cost
+from slipstream.diagnose.steps.selection import epoch_steps
+from slipstream.diagnose.steps.undisturbed import counted_steps
+from slipstream.diagnose.steps.validation import ValidationCost, validation_cost
 from slipstream.numbers import in_ms, in_percent, plural
 from slipstream.records import Evaluation, Finding, Session, Site, Summary
 

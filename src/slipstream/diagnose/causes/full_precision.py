@@ -8,9 +8,9 @@ import re
 
 from slipstream.diagnose.gain import gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_of_class
-from slipstream.diagnose.selection import device_of, is_on_accelerator, is_on_cpu, main_model, usual_batches
 from slipstream.diagnose.source_hints import joined, place, trainers_own
 from slipstream.diagnose.speedtest_context import SOURCE, precision_ratio
+from slipstream.diagnose.steps.selection import device_of, is_on_accelerator, is_on_cpu, main_model, usual_batches
 from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Finding, Model, Session, Site, Summary, TorchFacts
 

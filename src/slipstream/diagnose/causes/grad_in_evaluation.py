@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.source_hints import statement_on
-from slipstream.diagnose.validation import validation_cost
+from slipstream.diagnose.steps.validation import validation_cost
 from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Finding, Session, Site, Summary
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import re
 
 from slipstream.diagnose.memory_growth import GrowthTrend, find_growth
-from slipstream.diagnose.rollout import acting_with_gradients
-from slipstream.diagnose.selection import training_loader
+from slipstream.diagnose.steps.rollout import acting_with_gradients
+from slipstream.diagnose.steps.selection import training_loader
 from slipstream.numbers import in_bytes
 from slipstream.records import Finding, Leak, Session, Summary
 

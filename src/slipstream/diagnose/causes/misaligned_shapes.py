@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_of_class
-from slipstream.diagnose.selection import is_on_accelerator, main_model
+from slipstream.diagnose.steps.selection import is_on_accelerator, main_model
 from slipstream.numbers import in_percent
 from slipstream.records import Finding, Session, Summary
 

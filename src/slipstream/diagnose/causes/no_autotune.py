@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_named
-from slipstream.diagnose.selection import is_on_cuda, main_model, watched_steps
+from slipstream.diagnose.steps.selection import is_on_cuda, main_model, watched_steps
 from slipstream.numbers import in_percent
 from slipstream.records import Finding, Session, Summary
 

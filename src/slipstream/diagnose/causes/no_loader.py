@@ -9,12 +9,12 @@ from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.hoisting import hoist, hoisted
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
 from slipstream.diagnose.notes import is_environment
-from slipstream.diagnose.rollout import LEAST_SHARE as LEAST_ACTING
-from slipstream.diagnose.rollout import acting_with_gradients, rollouts
-from slipstream.diagnose.selection import watched_steps
 from slipstream.diagnose.source_hints import statement_on
 from slipstream.diagnose.stack_facts import is_logging, line_to_change
-from slipstream.diagnose.typical_step import sampled_step
+from slipstream.diagnose.steps.rollout import LEAST_SHARE as LEAST_ACTING
+from slipstream.diagnose.steps.rollout import acting_with_gradients, rollouts
+from slipstream.diagnose.steps.selection import watched_steps
+from slipstream.diagnose.steps.typical_step import sampled_step
 from slipstream.numbers import in_percent, part_of_ms
 from slipstream.records import Finding, Session, Site, StackCount, Summary
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.input_path import costs_time, handover_ms, input_path, step_after
-from slipstream.diagnose.selection import epoch_steps, is_several_epochs
 from slipstream.diagnose.source_hints import with_loader_argument
+from slipstream.diagnose.steps.selection import epoch_steps, is_several_epochs
 from slipstream.diagnose.worker_count import best_num_workers, worker_advice
 from slipstream.numbers import part_of_ms, plural
 from slipstream.records import Finding, Loader, Session, Summary

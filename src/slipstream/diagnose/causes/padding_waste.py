@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound
-from slipstream.diagnose.selection import main_model, training_loader
+from slipstream.diagnose.steps.selection import main_model, training_loader
 from slipstream.numbers import in_percent, part_of_ms
 from slipstream.records import Finding, Loader, Session, Site, Summary
 

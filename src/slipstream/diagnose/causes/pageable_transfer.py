@@ -5,9 +5,9 @@ Accelerators only.
 from __future__ import annotations
 
 from slipstream.diagnose.gain import gain_without
-from slipstream.diagnose.selection import device_of, is_on_cuda, most_frequent_site, training_loader, transfers
 from slipstream.diagnose.source_hints import joined, with_loader_argument
 from slipstream.diagnose.speedtest_context import about_copying
+from slipstream.diagnose.steps.selection import device_of, is_on_cuda, most_frequent_site, training_loader, transfers
 from slipstream.numbers import in_bytes, part_of_ms
 from slipstream.records import Finding, Session, Summary
 

@@ -8,10 +8,10 @@ from statistics import pstdev
 
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.input_path import input_path, step_after
-from slipstream.diagnose.selection import fetches_of, watched_kinds
 from slipstream.diagnose.source_hints import with_loader_argument
 from slipstream.diagnose.statistics import fmean
-from slipstream.diagnose.undisturbed import counted_steps
+from slipstream.diagnose.steps.selection import fetches_of, watched_kinds
+from slipstream.diagnose.steps.undisturbed import counted_steps
 from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Session, Summary
 

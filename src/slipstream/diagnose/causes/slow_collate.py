@@ -6,9 +6,9 @@ from slipstream.diagnose.epoch_invariance import is_text
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import total
 from slipstream.diagnose.input_path import building_site, costs_time, input_path, step_after
-from slipstream.diagnose.selection import is_single_epoch
 from slipstream.diagnose.source_hints import taking
 from slipstream.diagnose.stack_facts import is_collate, is_torch_picking, line_to_change
+from slipstream.diagnose.steps.selection import is_single_epoch
 from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Loader, Session, StackCount, Summary
 

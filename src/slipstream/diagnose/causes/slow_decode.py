@@ -7,9 +7,9 @@ import re
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import hottest_line, total
 from slipstream.diagnose.input_path import InputPath, costs_time, data_site, granted_share, input_path, step_after
-from slipstream.diagnose.selection import is_single_epoch
 from slipstream.diagnose.source_hints import joined, taking
 from slipstream.diagnose.speedtest_context import about_decoding, sample_ms
+from slipstream.diagnose.steps.selection import is_single_epoch
 from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Loader, Session, StackCount, Summary
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from slipstream.diagnose.gain import rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.operator_shares import compute_phases_ms, is_compute_bound, share_named
-from slipstream.diagnose.selection import main_model, usual_batches
 from slipstream.diagnose.source_hints import each_weight_turned
+from slipstream.diagnose.steps.selection import main_model, usual_batches
 from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Finding, Session, Summary
 

@@ -9,8 +9,8 @@ from slipstream.diagnose.epoch_invariance import draws, is_parsing, is_text, rep
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import Hotspot, hottest_function, total
 from slipstream.diagnose.input_path import InputPath, building_site, costs_time, input_path, step_after
-from slipstream.diagnose.selection import is_single_epoch
 from slipstream.diagnose.stack_facts import is_collate, is_loop, is_torch_picking, line_to_change
+from slipstream.diagnose.steps.selection import is_single_epoch
 from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Session, StackCount, Summary
 

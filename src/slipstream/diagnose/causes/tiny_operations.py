@@ -6,9 +6,9 @@ from slipstream.diagnose.gain import gain_without
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total, watched_stacks
 from slipstream.diagnose.input_path import granted_share
 from slipstream.diagnose.operator_shares import compute_phases_ms
-from slipstream.diagnose.rollout import acting_with_gradients
-from slipstream.diagnose.selection import dissected_share, main_model
 from slipstream.diagnose.source_hints import trainers_own
+from slipstream.diagnose.steps.rollout import acting_with_gradients
+from slipstream.diagnose.steps.selection import dissected_share, main_model
 from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Anatomy, Finding, Session, Site, StackCount, Summary
 

@@ -9,8 +9,8 @@ import msgspec
 
 from slipstream.diagnose.gain import gain_without, rehearsal_of, rehearsed_gain, rehearsed_words
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, phase_ms_of, total
-from slipstream.diagnose.selection import main_optimizer
 from slipstream.diagnose.source_hints import place, with_argument
+from slipstream.diagnose.steps.selection import main_optimizer
 from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Optimizer, Session, Summary
 

@@ -7,9 +7,9 @@ import math
 from slipstream.diagnose.ceilings import kept_steps
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.input_path import InputPath, costs_time, floor_of, input_path, step_after
-from slipstream.diagnose.selection import blocks_of
 from slipstream.diagnose.source_hints import with_loader_argument
-from slipstream.diagnose.typical_step import typical_step
+from slipstream.diagnose.steps.selection import blocks_of
+from slipstream.diagnose.steps.typical_step import typical_step
 from slipstream.diagnose.worker_count import best_num_workers, worker_advice
 from slipstream.numbers import in_ms, in_percent, part_of_ms, plural
 from slipstream.records import Finding, Session, Summary

@@ -5,10 +5,10 @@ from __future__ import annotations
 from slipstream.diagnose.gain import gain_of
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, hottest_line, total, watched_stacks
 from slipstream.diagnose.input_path import input_path
-from slipstream.diagnose.selection import epoch_steps, is_several_epochs
 from slipstream.diagnose.source_hints import joined, place, with_loader_argument
 from slipstream.diagnose.speedtest_context import about_starting
-from slipstream.diagnose.training_time import epoch_start_ms
+from slipstream.diagnose.steps.selection import epoch_steps, is_several_epochs
+from slipstream.diagnose.steps.training_time import epoch_start_ms
 from slipstream.numbers import in_ms, in_percent, plural
 from slipstream.records import Finding, Session, Summary
 

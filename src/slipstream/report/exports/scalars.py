@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from slipstream.diagnose.selection import watched_steps
+from slipstream.diagnose.steps.selection import watched_steps
 from slipstream.records import Session
 from slipstream.report.text.check import script_of, verdict
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from slipstream.diagnose.undisturbed import has_headline
+from slipstream.diagnose.steps.undisturbed import has_headline
 from slipstream.memory.remedies import list_remedies
 from slipstream.numbers import (
     as_count,

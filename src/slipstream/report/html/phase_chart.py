@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from markupsafe import Markup
 
-from slipstream.diagnose.undisturbed import has_headline
+from slipstream.diagnose.steps.undisturbed import has_headline
 from slipstream.numbers import in_ms, in_percent, plural
 from slipstream.records import Session, Summary
 from slipstream.report.html import svg

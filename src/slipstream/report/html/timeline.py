@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from markupsafe import Markup
 
-from slipstream.diagnose.undisturbed import counted_steps
+from slipstream.diagnose.steps.undisturbed import counted_steps
 from slipstream.numbers import in_ms, plural
 from slipstream.observe.intervals import PHASE_OF_KIND, Interval, lay_out
 from slipstream.records import Event, Session, Step, Summary

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from slipstream.diagnose.memory_growth import has_stopped
-from slipstream.diagnose.training_time import binding_length
+from slipstream.diagnose.steps.training_time import binding_length
 from slipstream.memory.forecast import forecast
 from slipstream.memory.remedies import list_remedies
 from slipstream.records import (

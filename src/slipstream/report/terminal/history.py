@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from slipstream.diagnose.undisturbed import has_headline
+from slipstream.diagnose.steps.undisturbed import has_headline
 from slipstream.numbers import as_count, as_ratio, between_ratios, in_bytes, in_ms, plural
 from slipstream.records import IndexEntry, Recipe
 from slipstream.report.terminal.console import ConsoleStyle, styled

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from slipstream.diagnose.selection import training_loader
-from slipstream.diagnose.training_time import epoch_wait_ms
+from slipstream.diagnose.steps.selection import training_loader
+from slipstream.diagnose.steps.training_time import epoch_wait_ms
 from slipstream.numbers import in_ms, in_percent, plural
 from slipstream.records import Session, Summary
 from slipstream.report.terminal import layout

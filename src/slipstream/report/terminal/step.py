@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from slipstream.diagnose.undisturbed import has_headline
+from slipstream.diagnose.steps.undisturbed import has_headline
 from slipstream.numbers import as_count, in_ms
 from slipstream.records import Session, Summary
 from slipstream.report.terminal import layout

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from slipstream.diagnose.hotspots import hottest_line, watched_stacks
-from slipstream.diagnose.rollout import LEAST_SHARE, rollouts
-from slipstream.diagnose.selection import has_trained, num_workers
 from slipstream.diagnose.source_hints import place
+from slipstream.diagnose.steps.rollout import LEAST_SHARE, rollouts
+from slipstream.diagnose.steps.selection import has_trained, num_workers
+from slipstream.diagnose.steps.training_time import binding_length
+from slipstream.diagnose.steps.typical_step import sampled_step
+from slipstream.diagnose.steps.undisturbed import has_headline
+from slipstream.diagnose.steps.validation import collects_experience
 from slipstream.diagnose.summary import COMPUTE_PHASES
-from slipstream.diagnose.training_time import binding_length
-from slipstream.diagnose.typical_step import sampled_step
-from slipstream.diagnose.undisturbed import has_headline
-from slipstream.diagnose.validation import collects_experience
 from slipstream.numbers import in_ms, in_percent, in_seconds, plural
 from slipstream.records import Session, Summary
 from slipstream.report.terminal.console import ConsoleStyle, styled

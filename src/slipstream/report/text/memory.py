@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from slipstream.diagnose.memory_growth import has_stopped, was_followed
-from slipstream.diagnose.selection import training_loader
+from slipstream.diagnose.steps.selection import training_loader
 from slipstream.memory.forecast import Forecast, forecast
 from slipstream.memory.remedies import Remedy
 from slipstream.numbers import in_bytes, in_percent, plural

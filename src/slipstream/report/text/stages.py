@@ -12,7 +12,7 @@ import msgspec
 
 from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total, watched_stacks
 from slipstream.diagnose.input_path import input_path
-from slipstream.diagnose.typical_step import sampled_step
+from slipstream.diagnose.steps.typical_step import sampled_step
 from slipstream.records import Session, StackCount
 
 

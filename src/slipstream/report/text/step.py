@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from slipstream.diagnose.undisturbed import has_headline
+from slipstream.diagnose.steps.undisturbed import has_headline
 from slipstream.numbers import between_ms, in_ms, plural
 from slipstream.records import Ceilings, Summary
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from slipstream.diagnose.source_hints import place
-from slipstream.diagnose.training_time import binding_length
+from slipstream.diagnose.steps.training_time import binding_length
 from slipstream.numbers import (
     as_count,
     as_ratio,

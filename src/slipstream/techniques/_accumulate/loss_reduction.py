@@ -13,7 +13,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from slipstream.seams.module_copy import copy_module
+from slipstream.seams.modules.module_copy import copy_module
 from slipstream.seams.nested import tensors_of
 from slipstream.seams.rng_state import RngState, default_generators
 from slipstream.techniques._accumulate.split_loader import base_of

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader
 from torch.utils.weak import WeakIdKeyDictionary
 
 from slipstream.records import Edit, TechniqueNote
-from slipstream.seams import call_slot
-from slipstream.seams.outermost import OutermostFinder, is_being_built
+from slipstream.seams.modules import call_slot
+from slipstream.seams.modules.outermost import OutermostFinder, is_being_built
 from slipstream.seams.patching import Patches, rewrite_arguments
 from slipstream.seams.user_code import current_site
 

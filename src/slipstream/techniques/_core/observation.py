@@ -28,7 +28,7 @@ class Observation:
     @property
     def device(self) -> str:
         """Returns the device of the model: cpu, cuda, mps or xpu."""
-        from slipstream.diagnose.selection import device_of
+        from slipstream.diagnose.steps.selection import device_of
 
         return device_of(self.session).partition(":")[0] or "cpu"
 
@@ -40,20 +40,20 @@ class Observation:
     @property
     def model(self) -> Model | None:
         """Returns the largest model."""
-        from slipstream.diagnose.selection import main_model
+        from slipstream.diagnose.steps.selection import main_model
 
         return main_model(self.session)
 
     @property
     def optimizer(self) -> Optimizer | None:
-        from slipstream.diagnose.selection import main_optimizer
+        from slipstream.diagnose.steps.selection import main_optimizer
 
         return main_optimizer(self.session)
 
     @property
     def loader(self) -> Loader | None:
         """Returns the loader used for training, or None if the script has no DataLoader."""
-        from slipstream.diagnose.selection import training_loader
+        from slipstream.diagnose.steps.selection import training_loader
 
         return training_loader(self.session)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from slipstream.diagnose.selection import epoch_steps, num_workers
 from slipstream.diagnose.statistics import median
-from slipstream.diagnose.typical_step import TypicalStep
-from slipstream.diagnose.validation import ValidationCost
+from slipstream.diagnose.steps.selection import epoch_steps, num_workers
+from slipstream.diagnose.steps.typical_step import TypicalStep
+from slipstream.diagnose.steps.validation import ValidationCost
 from slipstream.records import Ceilings, Length, Session, Step
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from slipstream.diagnose.statistics import fmean, median, median_interval, middle_half
-from slipstream.diagnose.undisturbed import FEWEST_STEPS, consecutive_groups, counted_steps
+from slipstream.diagnose.steps.undisturbed import FEWEST_STEPS, consecutive_groups, counted_steps
 from slipstream.records import PHASES, Session, Step
 
 UNEVEN = 1.5  # ratio of the average step to the usual one

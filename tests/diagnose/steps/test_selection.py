@@ -7,7 +7,7 @@ import pytest
 
 from slipstream.diagnose import diagnose
 from slipstream.diagnose.gain import rehearsed_gain
-from slipstream.diagnose.selection import batches_per_step, epoch_steps, trained_batches, watched_steps
+from slipstream.diagnose.steps.selection import batches_per_step, epoch_steps, trained_batches, watched_steps
 from slipstream.records import Anatomy, Rehearsal, Session, Step
 from slipstream.testing.made_sessions import made_anatomy, made_session
 

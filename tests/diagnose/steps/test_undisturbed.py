@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.diagnose.undisturbed import has_headline, undisturbed
+from slipstream.diagnose.steps.undisturbed import has_headline, undisturbed
 from slipstream.records import LoadSample
 from slipstream.report.text.check import basis, verdict
 from slipstream.testing.made_sessions import made_environment, made_session, with_load

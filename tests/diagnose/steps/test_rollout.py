@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from slipstream.diagnose import diagnose
-from slipstream.diagnose.rollout import acting_with_gradients, rollouts
+from slipstream.diagnose.steps.rollout import acting_with_gradients, rollouts
 from slipstream.records import Event, Memory, Session
 from slipstream.report.text.check import verdict
 from slipstream.testing.made_sessions import FIRST_NS, made_model, made_session, made_stack

@@ -1,6 +1,6 @@
 import pytest
 
-from slipstream.diagnose.typical_step import typical_step
+from slipstream.diagnose.steps.typical_step import typical_step
 from slipstream.records import Step
 
 

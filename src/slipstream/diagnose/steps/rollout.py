@@ -11,10 +11,10 @@ from itertools import pairwise
 import msgspec
 
 from slipstream.diagnose.hotspots import hottest_line, watched_stacks
-from slipstream.diagnose.selection import blocks_of
 from slipstream.diagnose.source_hints import place
 from slipstream.diagnose.stack_facts import is_logging
 from slipstream.diagnose.statistics import median
+from slipstream.diagnose.steps.selection import blocks_of
 from slipstream.numbers import in_percent, in_seconds, plural
 from slipstream.records import Event, Session
 

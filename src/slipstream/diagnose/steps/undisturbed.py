@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Final
 
 from slipstream.diagnose.foreign_load import foreign_cores, is_disturbed
-from slipstream.diagnose.selection import alike, blocks_of, num_workers, training_loader, watched_kinds
+from slipstream.diagnose.steps.selection import alike, blocks_of, num_workers, training_loader, watched_kinds
 from slipstream.records import Block, IndexEntry, Session, Step, Summary
 
 # Phases are averaged over the middle half of the steps. With eight, that leaves out the two shortest and the two

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import msgspec
 
-from slipstream.diagnose.selection import epoch_steps, training_loader
 from slipstream.diagnose.statistics import fmean, median
+from slipstream.diagnose.steps.selection import epoch_steps, training_loader
 from slipstream.numbers import plural
 from slipstream.records import Evaluation, Loader, Session
 

@@ -17,12 +17,12 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from slipstream.records import Model
-from slipstream.seams import call_slot
 from slipstream.seams.batches import count_samples, describe_tensors
 from slipstream.seams.data_threads import is_beside
-from slipstream.seams.fast_path import CallListener, codes, shorten_call
 from slipstream.seams.listener import Listener, Token
-from slipstream.seams.outermost import is_being_built
+from slipstream.seams.modules import call_slot
+from slipstream.seams.modules.fast_path import CallListener, codes, shorten_call
+from slipstream.seams.modules.outermost import is_being_built
 from slipstream.seams.patching import Patches
 from slipstream.seams.user_code import current_callee, current_site, current_sites
 
