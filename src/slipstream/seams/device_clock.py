@@ -1,4 +1,4 @@
-"""Device time, measured with events that are recorded on the stream in use and read later.
+"""ClockDevice time, measured with events that are recorded on the stream in use and read later.
 
 This module never synchronises the device. A mark is read once the device has passed it. Nothing is recorded or read
 while the script captures a CUDA graph, because asking for an event's state then makes the capture invalid."""
@@ -33,7 +33,7 @@ class DeviceClock(Protocol):
         ...
 
 
-class Device(Protocol):
+class ClockDevice(Protocol):
     """What the clock needs of a device."""
 
     def new_event(self) -> Any: ...
@@ -56,7 +56,7 @@ _REFERENCE_MS = 1000.0
 class AcceleratorClock:
     """The clock of one device. Times count from the first mark."""
 
-    def __init__(self, device: Device, max_pending: int = _MAX_PENDING) -> None:
+    def __init__(self, device: ClockDevice, max_pending: int = _MAX_PENDING) -> None:
         self._device = device
         self._max_pending = max_pending
         self._pending: dict[Any, deque[DeviceMark]] = {}  # by stream, on each of which events pass in order

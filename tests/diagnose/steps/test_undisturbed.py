@@ -33,7 +33,7 @@ def test_all_of_a_check_was_disturbed():
     summary = session.summary
     assert (summary.num_steps, summary.num_undisturbed, summary.num_disturbed) == (40, 0, 40)
     assert verdict(session) == (
-        "Other programs used 1 core during all 40 steps (143 ms): how long a step takes and what limits it is not "
+        "Other programs used 1 core during all 40 steps (143 ms). How long a step takes and what limits it is not "
         "known."
     )
     assert [finding.cause for finding in session.findings] == ["no_workers"], "causes show under load too"
