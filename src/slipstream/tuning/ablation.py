@@ -13,9 +13,9 @@ from slipstream.tuning.state import TuningState
 
 
 def ablate(state: TuningState) -> None:
-    """Removes all techniques that add nothing, if the remaining recipe is as fast as the whole one. Otherwise it removes
-    only the technique that adds least. If two techniques do the same job, each of them seems superfluous as long as the
-    other one is in the recipe."""
+    """Removes all techniques that add nothing, if the remaining recipe is as fast as the whole one. Otherwise it
+    removes only the technique that adds least. If two techniques do the same job, each of them seems superfluous as
+    long as the other one is in the recipe."""
     recipe = state.recipe
     if len(recipe.choices) < 2 or not _is_time_for(state, len(recipe.choices)):
         return
@@ -57,8 +57,8 @@ def _worths(state: TuningState, recipe: Recipe, least: float) -> dict[Choice, fl
 
 
 def _is_as_fast(state: TuningState, recipe: Recipe, superfluous: Sequence[Choice], least: float) -> bool:
-    """Whether the recipe is as fast without all superfluous techniques. False if no technique would be left, or if there
-    is no time."""
+    """Whether the recipe is as fast without all superfluous techniques. False if no technique would be left, or if
+    there is no time."""
     rest = _without(recipe, superfluous)
     if not rest.choices or not _is_time_for(state, 1):
         return False

@@ -1,5 +1,5 @@
-"""Selects the techniques to race: all techniques that apply, the most promising first. The others get a verdict with the
-reason. An arm is a technique with one setting."""
+"""Selects the techniques to race: all techniques that apply, the most promising first. The others get a verdict with
+the reason. An arm is a technique with one setting."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def latecomers(
 
 
 def settings_to_race(candidate: Candidate, seen: Mapping[Setting, float]) -> list[Setting]:
-    """Returns the settings of a technique that race in the next pass. `seen` contains the gains of the settings that have
-    raced. In the first pass the best guesses race, or only the best one if the technique is slow to start. Later the
-    best setting so far races again, together with an untried neighbour."""
+    """Returns the settings of a technique that race in the next pass. `seen` contains the gains of the settings that
+    have raced. In the first pass the best guesses race, or only the best one if the technique is slow to start. Later
+    the best setting so far races again, together with an untried neighbour."""
     if not seen:
         return list(candidate.settings[: 1 if candidate.card.is_slow_to_start else MOST_SETTINGS])
     best = max(seen, key=lambda setting: seen[setting])
@@ -93,8 +93,8 @@ def settings_to_race(candidate: Candidate, seen: Mapping[Setting, float]) -> lis
 
 
 def untried_neighbours(candidate: Candidate, setting: Setting, tried: Collection[Setting]) -> list[Setting]:
-    """Returns the neighbours of a setting that were not tried. For numbers these are the next larger and the next smaller
-    setting. For names it is the first untried setting in the candidate's list."""
+    """Returns the neighbours of a setting that were not tried. For numbers these are the next larger and the next
+    smaller setting. For names it is the first untried setting in the candidate's list."""
     if setting not in candidate.settings:
         return []
     if candidate.is_numeric:

@@ -123,8 +123,8 @@ def _seems_useless(state: TuningState, sequence: TSequence) -> bool:
 
 
 def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence) -> float | None:
-    """Races new processes of the base and the recipe. Returns the typical log ratio of their rounds, or None if no round
-    was timed. The race ends early enough to leave time for ENOUGH_PAIRS pairs."""
+    """Races new processes of the base and the recipe. Returns the typical log ratio of their rounds, or None if no
+    round was timed. The race ends early enough to leave time for ENOUGH_PAIRS pairs."""
     first = len(race.rounds)
     begun_s = state.budget.now_s()
     planned_s = state.budget.left_s() / max(1, ENOUGH_PAIRS - sequence.num_pairs)

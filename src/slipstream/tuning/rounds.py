@@ -18,8 +18,8 @@ from slipstream.tuning.budget import Budget, Costs
 from slipstream.tuning.progress import ProgressListener
 from slipstream.tuning.trials import Inert, RaceError, RecipeTrials, TrialPool, find_inert
 
-# A block that has taken this many times the duration of the anchor's block ends after its current step. A recipe that is
-# 30 times slower therefore costs a round little time. A recipe that is twice as slow is still timed over all steps.
+# A block that has taken this many times the duration of the anchor's block ends after its current step. A recipe that
+# is 30 times slower therefore costs a round little time. A recipe that is twice as slow is still timed over all steps.
 MOST_TIMES_BASE = 3.0
 MOST_TIMES_ROUNDS = 3  # times the planned rounds, as long as a race is not clear
 EXTRA_SHARE = 0.15  # share of the time that is left for rounds beyond the planned ones; later races need the rest
@@ -111,10 +111,11 @@ class RoundRunner:
         deadline_s: float = math.inf,
         is_enough: Callable[[Race], bool] = lambda race: True,
     ) -> Race:
-        """Starts all trials in new processes and runs rounds, until `num_rounds` rounds have counted or the deadline has
-        passed. If `is_enough` then returns False, rounds continue, up to MOST_TIMES_ROUNDS times `num_rounds` in total.
-        If not all trials fit in memory beside the anchor, the others race afterwards, against a new process of the
-        anchor. Raises RaceError if the anchor fails repeatedly, and BusyError if other programs keep using the cores."""
+        """Starts all trials in new processes and runs rounds, until `num_rounds` rounds have counted or the deadline
+        has passed. If `is_enough` then returns False, rounds continue, up to MOST_TIMES_ROUNDS times `num_rounds` in
+        total. If not all trials fit in memory beside the anchor, the others race afterwards, against a new process of
+        the anchor. Raises RaceError if the anchor fails repeatedly, and BusyError if other programs keep using the
+        cores."""
         race, room = Race(), self._pool.num_challengers(1)
         groups = [others[at : at + room] for at in range(0, len(others), room)] or [[]]
         for group in groups:

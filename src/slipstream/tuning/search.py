@@ -1,5 +1,5 @@
-"""Searches for the best recipe, starting from a diagnosed check. The search consists of passes of selection, an ablation
-and the proof. Only the proof decides whether anything is kept. See docs/statistics.md."""
+"""Searches for the best recipe, starting from a diagnosed check. The search consists of passes of selection, an
+ablation and the proof. Only the proof decides whether anything is kept. See docs/statistics.md."""
 
 from __future__ import annotations
 

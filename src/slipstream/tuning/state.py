@@ -1,5 +1,5 @@
-"""The state that the phases of a tuning share: its options, the trials, and the verdicts and estimates so far. The state
-makes no decisions."""
+"""The state that the phases of a tuning share: its options, the trials, and the verdicts and estimates so far. The
+state makes no decisions."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ class TuningState:
         )
 
     def _precision(self, recipe: Recipe) -> Precision:
-        """Returns the coarsest precision among the approximate techniques of the recipe. The precision of a technique is
-        on its card, or is its setting."""
+        """Returns the coarsest precision among the approximate techniques of the recipe. The precision of a technique
+        is on its card, or is its setting."""
         named: list[Precision] = []
         for choice in recipe.choices:
             card = self.techniques[choice.technique].CARD

@@ -17,8 +17,8 @@ UNLIKELY = 2.0  # standard errors; noise alone rarely causes a larger trend
 
 
 def is_slowing(timings: Sequence[BlockTiming]) -> bool:
-    """Whether the last third of a process's blocks is slower than the first third. The difference must exceed SLOWER and
-    the noise between neighbouring blocks."""
+    """Whether the last third of a process's blocks is slower than the first third. The difference must exceed SLOWER
+    and the noise between neighbouring blocks."""
     logs = [math.log(timing.step_s) for timing in timings if timing.step_s > 0.0]
     if len(logs) < FEWEST:
         return False

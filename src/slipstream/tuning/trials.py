@@ -179,9 +179,9 @@ class TrialPool:
 
 
 def _closed(timing: BlockTiming, num_steps: int, is_only: bool) -> BlockTiming:
-    """Returns the timing of a trial's last block. A block with at most half of the planned steps does not count, because
-    the end of an epoch, an evaluation or saving may take most of its time. If it is the only block of the trial, the
-    trial has failed."""
+    """Returns the timing of a trial's last block. A block with at most half of the planned steps does not count,
+    because the end of an epoch, an evaluation or saving may take most of its time. If it is the only block of the
+    trial, the trial has failed."""
     if timing.num_steps > num_steps // 2:
         return timing
     reached = timing.first_step + timing.num_steps

@@ -55,8 +55,8 @@ def _of_failure(verdict: Verdict, failure: Failure) -> Verdict:
 
 
 def judge_numerics(state: TuningState, trials: RecipeTrials, deadline_s: float) -> Numerics:
-    """Checks the numerics of a recipe that is faster. Runs the controls that the check needs and for which there is time
-    before the deadline."""
+    """Checks the numerics of a recipe that is faster. Runs the controls that the check needs and for which there is
+    time before the deadline."""
     recipe, claim = trials.recipe, state.claim(trials.recipe)
     state.pool.leave(trials)  # the controls may need the memory of this trial
     record, numerics_check = state.pool.record(trials), state.numerics_check
@@ -83,8 +83,8 @@ def estimate(gain: float) -> Speed:
 
 
 def measured(state: TuningState, verdict: Verdict, record: TrialRecord, speed: Speed | None) -> Verdict:
-    """Adds the measured figures to a verdict. The step time and the rate are derived from those of the base and from the
-    ratio, so that all rows of a table agree."""
+    """Adds the measured figures to a verdict. The step time and the rate are derived from those of the base and from
+    the ratio, so that all rows of a table agree."""
     base_s = state.base_step_s()
     step_s = base_s / speed.ratio if speed is not None else None
     one_off = state.one_off_s(record, step_s) if step_s is not None else 0.0

@@ -1,4 +1,5 @@
-"""Finds the best recipe that `slipstream patch` can write into the source, if it cannot write the best recipe of all."""
+"""Finds the best recipe that `slipstream patch` can write into the source, if it cannot write the best recipe of
+all."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from slipstream.tuning.state import TuningState
 
 
 def find_writable(state: TuningState, seen: Mapping[Choice, float]) -> Recipe:
-    """Returns the recipe so far without the techniques that cannot be written, or an empty recipe if all can be written.
-    A technique that cannot be written is replaced by a technique that can be written, conflicts with it, and gained
-    most. `seen` contains the log ratios of all raced choices."""
+    """Returns the recipe so far without the techniques that cannot be written, or an empty recipe if all can be
+    written. A technique that cannot be written is replaced by a technique that can be written, conflicts with it, and
+    gained most. `seen` contains the log ratios of all raced choices."""
     observation = Observation(state.session)
 
     def can_write(choice: Choice) -> bool:
