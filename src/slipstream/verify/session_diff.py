@@ -3,7 +3,7 @@ noise.
 
 The comparison cannot tell a change of the script from a change of the machine's speed between the sessions. Trials that
 take turns are not affected by this, so use `tune` where this matters. The comparison draws no conclusion from fewer
-than eight undisturbed steps, or if the load of other programs can explain the difference. """
+than eight undisturbed steps, or if the load of other programs can explain the difference."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _more_load(before: Session, after: Session, names: tuple[str, str], ratio: f
 def units_of(session: Session) -> list[list[Unit]]:
     """Returns the undisturbed steps of each block, in averaged groups of neighbours. A group has as many steps as there
     are workers, because with k workers every k-th step waits for all of them. If all steps were disturbed, all are
-    used. """
+    used."""
     steps = _steps(session)
     size = max(_group_size(session), ceil(len(steps) / MOST_UNITS))
     blocks = [list(members) for _, members in groupby(steps, key=lambda step: step.block)]

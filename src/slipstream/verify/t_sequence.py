@@ -12,7 +12,7 @@ of mean m̄, S(θ) = Σ(xᵢ - θ)² and m = m̄ - θ, the interval contains eve
     √(c² / (n + c²)) · (S / (S - (n m)² / (n + c²)))^(n / 2) ≤ 1 / alpha
 
 The interval contains the true mean for all n at once with a probability of at least 1 - alpha. A proof may therefore
-look at the interval after every pair and stop at any time. See docs/statistics.md. """
+look at the interval after every pair and stop at any time. See docs/statistics.md."""
 
 from __future__ import annotations
 
