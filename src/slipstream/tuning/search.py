@@ -41,7 +41,7 @@ def tune(
     journal = Journal(order.journal, facts_of(session, order) if order.journal else {}, order.is_resumed)
     state = TuningState(session, backend, order, tell, known, journal)
     if order.is_resumed and journal.is_empty:
-        state.note("No journal of this script with these options can be continued, so the tuning starts from the beginning.")
+        state.note("There is no journal to continue for this script and these options, so the tuning starts anew.")
     for verdict in refused:
         state.decide(verdict)
     proofs: list[Proof] = []
