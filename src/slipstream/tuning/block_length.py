@@ -14,8 +14,10 @@ from slipstream.records import BlockTiming
 # shorter blocks the load of other programs could not be measured, because the system counts it in ticks of 10 ms.
 BLOCK_S = 0.25
 FEW_STEPS = 2  # the fewest steps of a block, because in some scripts every other step takes twice as long
-MOST_AT_ONCE = 4  # a block has this many steps if batches arrive in bursts; fewer steps would time only one burst
-ENOUGH_S = 0.5  # a burst makes no block longer than this, because bursts average out in longer blocks
+# Batches of several workers arrive in bursts, and fewer steps than a burst would time only one burst. A block therefore
+# has at least this many steps if the script may have so many workers.
+MOST_AT_ONCE = 4
+ENOUGH_S = 0.5  # bursts make no block longer than this, because they average out in longer blocks
 LONG_STEP_S = 1.0  # a longer step is a block of its own; it needs no lead-in, because it refills the caches itself
 SHORT_EPOCH_S = 1.0  # four usual blocks; starts of longer epochs are timed separately and spread over the blocks
 LEAD_IN_SHARE = 16  # timed steps for each lead-in step, because caches are cold when a trial gets the baton

@@ -18,8 +18,8 @@ MOST_LATE = 1.25  # a default budget may grow to this many times the announced o
 USUAL_PAIRS = 20  # pairs in a default budget; they prove a gain of 1.2 times the spread of the pairs
 USUAL_PASSES = 2  # passes in a default budget; the second one has fewer arms, and further ones use leftover time
 USUAL_ROUNDS = 6  # rounds of the first rung in a default budget; a tuning that finds large gains needs no more
-# The fewest and the most rounds of a pair. With fewer rounds a single outlier decides their median. More rounds show
-# nothing new.
+# The fewest and the most rounds of a pair. With fewer rounds a single outlier decides the result of the pair. More
+# rounds of the same two processes show nothing new.
 PAIR_ROUNDS, MOST_PAIR_ROUNDS = 4, 64
 BLOCKS_PER_START = 3.0  # seconds of blocks for each second of starts in a pair; blocks mostly vary more than processes
 # A control of the numerics check takes as long as this many usual starts, because the warm-up with rounding noise takes

@@ -106,8 +106,8 @@ def _in_proportion(verdict: Verdict, step_ms: float, rate: float) -> Verdict:
 
 
 def _ceiling_ms(summary: Summary | None, step_ms: float) -> float | None:
-    """Returns the lowest ceiling. It is scaled from the step time of the check to that of the base, because the
-    machine's speed may have changed since the check."""
+    """Returns the step time that the ceilings of the check allow. It is scaled from the step time of the check to that
+    of the base, because the machine's speed may have changed since the check."""
     best_ms = summary.ceilings.best_ms() if summary is not None else None
     if summary is None or not best_ms or not summary.step_ms:
         return best_ms
