@@ -233,7 +233,7 @@ def _run_trial(run: _CheckRun, workspace: Workspace, settings: TrialSettings, co
         run.process = trial.pid
         terminal.started()
         try:
-            # Interrupts comes first, because the GPU sampler's thread must not receive the signals that it waits for.
+            # Interrupts comes first. The thread of the GPU sampler then inherits its mask and receives no signals.
             with Interrupts(trial.send) as interrupts, run.gpus:
 
                 def look(timeout_s: float) -> None:
@@ -284,7 +284,8 @@ def _ending(run: _CheckRun, return_code: int) -> Ending:
     recorded = [ending for process, ending in endings if process == run.process]
     if recorded and (return_code >= 0 or recorded[-1].reason == "interrupted"):
         if recorded[-1].reason == "finished" and any(ending.reason == "stopped" for _, ending in endings):
-            return msgspec.structs.replace(recorded[-1], reason="stopped")  # the script waited for it
+            # The script waited for a child process that slipstream has stopped.
+            return msgspec.structs.replace(recorded[-1], reason="stopped")
         return recorded[-1]
     if return_code < 0:
         return Ending("killed", 128 - return_code, run.elapsed_s, f"ended by {signal_name(return_code)}")

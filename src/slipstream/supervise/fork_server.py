@@ -49,7 +49,7 @@ class ForkServer:
             return None
         pid = self._receive()
         if not pid:
-            self.close()  # a late answer would be taken for the answer to the next request
+            self.close()  # a late answer would be read as the answer to the next request
         return ForkedProcess(pid) if pid else None
 
     def _receive(self) -> int:

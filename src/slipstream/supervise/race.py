@@ -36,7 +36,8 @@ ENTRY = str(Path(__file__).parent.parent / "techniques" / "_core" / "__main__.py
 _START_FACTOR = 10  # a trial without a step is late after this many times the base's start-up
 _STEP_FACTOR = 20  # a trial is late in a block after this many times the block's expected duration
 _BUSY_FACTOR = 10  # a trial that is silent but uses CPU is late in a block after this many times that limit
-_MOST_HELD_S = 5.0  # a trial that starts may hold a lock that the trial in its warm-up needs
+# A held trial continues after this time, because it may have a lock that the trial in its warm-up needs.
+_MOST_HELD_S = 5.0
 COLD = "Each trial started in a new process, which takes longer, because {}."
 _LEAST_SNAPSHOTS = 3  # the fingerprint needs the first steps, so they are always part of the warm-up
 # After two seconds of steps, caches are warm, kernels are chosen and workers have started. A longer warm-up of slow

@@ -10,8 +10,8 @@ import msgspec
 from slipstream.diagnose.statistics import median
 from slipstream.records import BlockTiming
 
-# Noise of the machine lasts about a second. If blocks are shorter, it affects all blocks of a round alike. In much
-# shorter blocks the load of other programs could not be measured, because the system counts it in ticks of 10 ms.
+# Noise of the machine lasts about a second. If blocks are shorter, the noise affects all blocks of a round alike. In
+# much shorter blocks the load of other programs could not be measured, because the system counts it in ticks of 10 ms.
 BLOCK_S = 0.25
 FEW_STEPS = 2  # the fewest steps of a block, because in some scripts every other step takes twice as long
 # Batches of several workers arrive in bursts, and fewer steps than a burst would time only one burst. A block therefore

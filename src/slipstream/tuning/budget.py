@@ -81,7 +81,7 @@ class Budget:
         return self._start_s + self.budget_s * (1.0 - kept_back)
 
     def begin_selection(self) -> None:
-        """Reserves a share of the time that is left. It is for the proof of the recipe that this selection finds."""
+        """Reserves a share of the time that is left for the proof of the recipe that this selection finds."""
         self._kept_back_s = PROOF_SHARE * self.left_s()
 
     def selection_end_s(self) -> float:
@@ -93,8 +93,8 @@ class Costs:
     """The durations of starts and blocks, as measured so far."""
 
     def __init__(self, step_s: float, block: tuple[int, int]) -> None:
-        self._step_s = step_s  # from the check
-        self._block = block  # steps and lead-in
+        self._step_s = step_s  # the step time in the check
+        self._block = block  # numbers of timed steps and of lead-in steps
         self._anchor_start_s = 0.0
         self._starts_s: list[float] = []
         self._cold_starts_s: list[float] = []

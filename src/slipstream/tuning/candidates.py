@@ -70,8 +70,8 @@ def latecomers(
     observation: Observation, order: TuneOptions, known: Mapping[str, Technique], recipe: Recipe, out: Collection[str]
 ) -> list[Candidate]:
     """Returns techniques that do not apply to the unchanged script but apply together with this recipe. Only techniques
-    that define `applies_with(observation, recipe)` are asked. They also define `settings_with` if the recipe changes
-    which settings are worth trying."""
+    that define `applies_with(observation, recipe)` are asked. They may also define `settings_with`, if the recipe
+    changes which settings are worth trying."""
     found = []
     for ident, technique in known.items():
         is_asked = ident not in out and recipe.setting_of(ident) is None and (not order.only or ident in order.only)

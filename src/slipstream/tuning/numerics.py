@@ -47,7 +47,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class NumericsCheck:
-    """Checks fingerprints, and runs the controls and proofs that this needs."""
+    """Checks fingerprints, and runs the controls and the trials of numerics proofs that the checks need."""
 
     def __init__(self, pool: TrialPool, budget: Budget, costs: Costs, base: RecipeTrials) -> None:
         self._pool = pool

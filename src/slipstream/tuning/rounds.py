@@ -22,7 +22,7 @@ from slipstream.tuning.trials import Inert, RaceError, RecipeTrials, TrialPool, 
 # is 30 times slower therefore costs a round little time. A recipe that is twice as slow is still timed over all steps.
 MOST_TIMES_BASE = 3.0
 MOST_TIMES_ROUNDS = 3  # times the planned rounds, as long as a race is not clear
-EXTRA_SHARE = 0.15  # share of the time that is left for rounds beyond the planned ones; later races need the rest
+EXTRA_SHARE = 0.15  # rounds beyond the planned ones may use this share of the remaining time; later races need the rest
 CLEAR = 2.0  # standard errors; beyond them, more rounds of the same processes hardly change the order
 SHORTEST_LIMIT_S = 0.5  # the shortest limit of a block, because the base's block is often shorter than a stall
 WAIT_S = 1.0  # seconds between two measurements of the load of a busy machine

@@ -38,7 +38,7 @@ class Selection:
         self._state = state
         self._candidates = list(candidates)
         self.seen: dict[Choice, float] = {}  # the last log ratio of each choice against the anchor of its race
-        self._out: set[Choice] = set()  # failed, unsound, or without effect
+        self._out: set[Choice] = set()  # choices that do not race again
         self._entries: dict[tuple[Recipe, Choice], Entry] = {}  # by the recipe so far and the choice
         self._is_slowing = False
         # The combination of all winners of the last pass on the unchanged script, with its gain, if a race in new
@@ -182,7 +182,7 @@ class Selection:
         finalists = halve(entries, late, first_rounds, functools.partial(self._race, anchor))
         raced = [entry for entry in (*entries, *late) if entry.gains or entry.failure or entry.inert]
         winners = self._judge(anchor, raced, finalists, least_gain)
-        if winners and is_ground:  # it needs no gain above the margin here; the ablation may remove it later
+        if winners and is_ground:  # the winner needs no gain above the margin; the ablation may remove it later
             assert winners[0].gain is not None
             state.adopt(winners[0].recipe, winners[0].gain)
             return True

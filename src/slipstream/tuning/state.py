@@ -140,7 +140,7 @@ class TuningState:
         return known if known is not None else UNKNOWN_STEP_S
 
     def one_off_s(self, record: TrialRecord, step_s: float) -> float:
-        """Returns the start-up time beyond that of the A/A control. The base is no fair reference, because it starts
+        """Returns the start-up time beyond that of the A/A control. The base is not a fair reference, because it starts
         first and its files may not be in the page cache. For techniques that gain only from the second epoch on, the
         result includes the missing gain of the first epoch."""
         first = self.control.past[0] if self.control.past else self.pool.record(self.base)

@@ -55,8 +55,8 @@ def allowance_of(precision: Precision, draws: Sequence[Fingerprint]) -> Allowanc
 
 
 def luck(numel: int) -> float:
-    """Returns a factor for the largest error of three or four draws, because the next draw may have a larger one by
-    chance. For a single number this error may be much larger than for a tensor of many numbers."""
+    """Returns a factor for the largest error of three or four draws, because the next draw may have a larger error by
+    chance. The factor is large for a single number, and close to 1 for a tensor of many numbers."""
     return 1 + 2 / max(1, numel)
 
 
