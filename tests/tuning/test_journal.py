@@ -222,7 +222,7 @@ def test_after_a_change_of_the_script_resume_begins_anew(
     other = msgspec.structs.replace(session, script=["train.py", "--epochs", "2"])
     tuning = run(SimulatedBackend(FACTORS), _known(technique), other, journal=journal, is_resumed=True)
     assert "u" in listener.entered and tuning.is_complete
-    assert any("begins anew" in note for note in tuning.notes)
+    assert any("the tuning starts anew" in note for note in tuning.notes)
 
 
 def test_a_resumed_tuning_that_cannot_go_on_still_names_its_candidate(run: Any, technique: Any, tmp_path: Path) -> None:

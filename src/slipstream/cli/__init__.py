@@ -9,10 +9,10 @@ import sys
 
 
 def main() -> None:
-    """Parse the command line and run the command.
+    """Parses the command line and runs the command.
 
-    Click only parses. A command that runs the user's script returns a function, which is called outside of click, so
-    that an exception of the script reaches the interpreter unchanged.
+    Click only parses. A command that runs the user's script returns a function. This function is called outside of
+    click, so an exception of the script reaches the interpreter unchanged.
     """
     import click
 

@@ -1,6 +1,6 @@
 """slipstream check: observe a script while it trains and report where its time goes.
 
-`run_check` is shared with `slipstream memory`: it runs one trial and shows a progress line meanwhile.
+`slipstream memory` also uses `run_check`, which runs one trial and shows a progress line meanwhile.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ def command(
 
 
 def _check_until_interrupted(order: CheckOptions, result: CheckRequest) -> int:
-    """While the script runs, Ctrl-C goes to the script. Before and after that it ends the command."""
+    """Runs the check and returns the exit code. While the script runs, Ctrl-C goes to the script. Before and after
+    that, Ctrl-C ends the command."""
     try:
         return _check(order, result)
     except OSError as error:
@@ -169,7 +170,8 @@ def _give(session: Session, result: CheckRequest) -> int:
 
 
 def run_check(order: CheckOptions, forms: OutputFormats) -> Session:
-    """Run one trial of `check` or `memory` and return its session, without a diagnosis. Raises RefusalError."""
+    """Runs one trial of `check` or `memory` and returns its session, without a diagnosis. Raises RefusalError if the
+    script was not run."""
     from slipstream.report.terminal.live_check import LiveCheck
 
     with aside(forms.takes_stdout):

@@ -1,4 +1,4 @@
-"""`tune --fit` and `tune --memory-limit`: parse the options, run the search for what fits in memory, print it."""
+"""`tune --fit` and `tune --memory-limit`: parse the options, search for what fits in memory, and print the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def read_limit(ctx: click.Context, param: click.Parameter, value: str | None) -> int:
-    """The number of bytes in `value`; 0 if the option was not given."""
+    """Returns the number of bytes that `value` names, or 0 if the option was not given."""
     from slipstream.workflows.fit import bytes_of
 
     if value is None:

@@ -19,14 +19,14 @@ COMMANDS: Final = (
     *("machine", "techniques", "cache", "selftest"),
 )
 
-# Ours come first; from the script's name on, everything is the script's.
+# Options of slipstream stand before the script. All words after the script's name belong to the script.
 SCRIPT_SETTINGS: Final = {"allow_interspersed_args": False}
 
 Action = Callable[[], int | None]
 
 
 class LazyGroup(click.Group):
-    """Imports a command when it is asked for: `run` must start like python."""
+    """Imports only the command that the user named, because `run` must start as fast as python."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -53,9 +53,9 @@ def slipstream() -> None:
     What was measured so far:      slipstream history
     Is it slower than before?      slipstream compare main HEAD
     How fast is this computer?     slipstream machine
-    What can be tried at all:      slipstream techniques
-    What is kept on disk:          slipstream cache
-    Does it hold on my device?     slipstream selftest --device cuda
+    What can tune try?             slipstream techniques
+    Which images are cached?       slipstream cache
+    Does it work on my device?     slipstream selftest --device cuda
 
     A module goes like a script:   slipstream tune -m package.train --epochs 90
 
@@ -64,13 +64,14 @@ def slipstream() -> None:
 
 
 def script_argument(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`-m module` or a script, then its own arguments, all as `script`."""
+    """Adds the option -m and the argument `script`. `script` contains the script or module and its own arguments."""
     function = click.argument("script", nargs=-1, required=False, type=click.UNPROCESSED)(function)
     return click.option("-m", "is_module", is_flag=True, help="The script is a module, as in python -m.")(function)
 
 
 def read_script(script: tuple[str, ...], is_module: bool) -> list[str]:
-    """The script as python would be given it, or a usage error."""
+    """Returns the words that python would be given for this script. Raises a usage error if there is no script, and
+    Refused if it cannot be run."""
     from slipstream.launch.target import refusal
 
     if not script:
@@ -82,18 +83,18 @@ def read_script(script: tuple[str, ...], is_module: bool) -> list[str]:
 
 
 class Refused(click.ClickException):
-    """A sentence and exit code 2."""
+    """An error of the user: a sentence without a traceback, and exit code 2."""
 
     exit_code = 2
 
     def show(self, file: Any = None) -> None:
-        # A file of somebody else may be quoted, and must not control the terminal.
+        # The message may quote a file from somebody else, and this text must not control the terminal.
         message = "".join(char if char.isprintable() or char == "\n" else "?" for char in self.format_message())
         click.echo(f"slipstream: {message}", file=file, err=file is None)
 
 
 def refuse_shortage(error: OSError) -> int:
-    """Name what the system has run out of, and return the exit code. Other errors are raised again."""
+    """Prints which resource the system has run out of, and returns the exit code. Other errors are raised again."""
     from slipstream.sandbox.shortages import shortage
 
     if sentence := shortage(error):
@@ -103,8 +104,8 @@ def refuse_shortage(error: OSError) -> int:
 
 
 def require_training(what: str) -> None:
-    """Refuses a command that runs a training where it cannot: on other systems than Linux, and without torch. `what`
-    begins the sentence."""
+    """Refuses a command that runs a training if the system is not Linux or torch is not installed. `what` is the
+    command that the message names."""
     if sys.platform != "linux":
         raise Refused(
             f"{what} runs on Linux only: it stops and resumes whole process trees and reads /proc. On other systems,"
@@ -118,8 +119,8 @@ def require_training(what: str) -> None:
 
 
 def plain_python_instead(command: str, script: list[str]) -> Action | None:
-    """The action that runs the script as plain Python if slipstream is switched off, else None. Refuses one rank of
-    several, and a machine on which no training can be observed."""
+    """Returns an action that runs the script as plain Python if slipstream is switched off, else None. Refuses if this
+    process is one of several ranks, or if no training can be observed on this machine."""
     if is_switched_off():
         from slipstream.launch.as_main import become_python
 
@@ -138,6 +139,6 @@ def is_switched_off() -> bool:
 
 
 def num_ranks() -> int:
-    """More than one under torchrun."""
+    """Returns the number of ranks, which is more than one under torchrun."""
     size = os.environ.get("WORLD_SIZE", "1")
     return int(size) if size.isdigit() else 1

@@ -81,7 +81,7 @@ def _refuse(sentence: str) -> int:
 
 
 def _measure(quick: bool, folder: Path, *, show: bool) -> SpeedTest:
-    """Run the speed test, with a progress bar on stderr if that is a terminal."""
+    """Runs the speed test, with a progress bar on stderr if stderr is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 

@@ -2,7 +2,7 @@
 
 `--baseline SESSION` and `--fail-under RATIO` let a check fail a build when the step became slower.
 
-`--html [FILE]` and `--no-open` write an HTML report. The file may be left out. The next word is then the script or the
+`--html [FILE]` and `--no-open` control the HTML report. If the file is left out, the next word is the script or the
 session, and must never be mistaken for a file to overwrite.
 """
 
@@ -29,7 +29,7 @@ class SpeedGate(msgspec.Struct, frozen=True):
 
 
 def gate_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options whose values `baseline` and `fail_under` go to `read_gate`."""
+    """Adds the options whose values `baseline` and `fail_under` go to `read_gate`."""
     function = click.option(
         "--fail-under",
         type=click.FloatRange(min=0.0, min_open=True),
@@ -47,14 +47,14 @@ def gate_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def no_network_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option whose value goes to `require_network_namespace`."""
+    """Adds the option whose value goes to `require_network_namespace`."""
     return click.option(
         "--no-network", is_flag=True, help="Give the script no network but loopback, so that it uploads nothing."
     )(function)
 
 
 def require_network_namespace(is_wanted: bool) -> None:
-    """Refuse the option where the system cannot fulfil it."""
+    """Refuses the option if the system does not allow a network namespace."""
     if not is_wanted:
         return
     from slipstream.sandbox.network import obstacle
@@ -67,7 +67,7 @@ def require_network_namespace(is_wanted: bool) -> None:
 
 
 def read_gate(baseline: str | None, fail_under: float | None, script: Sequence[str] = ()) -> SpeedGate | None:
-    """Load the baseline. This happens before the check, so that a missing baseline does not waste a measurement."""
+    """Loads the baseline. This happens before the check, so that a missing baseline does not waste a measurement."""
     from slipstream.store.lookup import find_session
     from slipstream.store.sessions import StorageError, load_session
 
@@ -86,12 +86,12 @@ def read_gate(baseline: str | None, fail_under: float | None, script: Sequence[s
 
 
 def judge(gate: SpeedGate, session: Session, *, is_aside: bool = False) -> int:
-    """Compare the session with the baseline, print one line, and return the exit code.
+    """Compares the session with the baseline, prints one line, and returns the exit code.
 
-    The line goes to standard error if `is_aside`. The check fails only if the slowdown is more than noise, because a
-    build that fails at random is soon ignored. So it does not fail if the comparison is unsure: too few undisturbed
-    steps, or other programs used the cores. Without any step it fails, because then it can never notice anything.
-    """
+    The line goes to standard error if `is_aside`. The check fails only if the slowdown is more than noise, because
+    users soon ignore a build that fails at random. The check does not fail if the comparison is unsure, because there
+    are too few undisturbed steps or because other programs used the cores. Without any step the check fails, because it
+    could then never notice a slowdown."""
     from slipstream.report.terminal.comparison import gate_line
     from slipstream.verify.session_diff import compare
 
@@ -118,7 +118,7 @@ class HtmlCommand(click.Command):
         return super().parse_args(ctx, self._joined(ctx, list(args)))
 
     def _joined(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Join `--html page.html` to one word, and add the default to a bare `--html`.
+        """Joins `--html page.html` to one word, and adds the default to `--html` without a file.
 
         Words after the script's name belong to the script and are not changed.
         """
@@ -139,7 +139,8 @@ class HtmlCommand(click.Command):
 
 
 def html_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for `html` (None, BESIDE, "-" or a file name) and `no_open`. Needs an HtmlCommand."""
+    """Adds the options for `html` (None, BESIDE, "-" or a file name) and `no_open`. The command must be an
+    HtmlCommand."""
     function = click.option("--no-open", is_flag=True, help="Do not open the HTML report.")(function)
     return click.option(
         OPTION,
@@ -150,7 +151,8 @@ def html_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def typed_options() -> list[str]:
-    """The words before the script, as the user typed them. `-m` is left out because it belongs to the script."""
+    """Returns the words before the script, as the user typed them. `-m` is left out because it belongs to the
+    script."""
     context = click.get_current_context()
     typed: list[str] = context.meta.get(_TYPED, [])
     script = context.params.get("script") or ()

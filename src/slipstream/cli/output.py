@@ -45,7 +45,7 @@ def is_desktop(
 
 
 def open_page(path: Path) -> None:
-    """Open the file in a browser. A failure is ignored: the file exists and its name was printed."""
+    """Opens the file in a browser. A failure is ignored, because the file exists and its name was printed."""
     try:
         webbrowser.open(path.resolve().as_uri())
     except (webbrowser.Error, OSError):
@@ -62,7 +62,8 @@ class ExportRequest(msgspec.Struct, frozen=True):
 
 
 def export_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options whose values `trace`, `tensorboard`, `mlflow` and `wandb` make an `ExportRequest`."""
+    """Adds the options `trace`, `tensorboard`, `mlflow` and `wandb`. Their values are the fields of an
+    `ExportRequest`."""
     path = click.Path(path_type=Path)
     for option in (
         click.option("--wandb", is_flag=True, help="Log the session to Weights & Biases, offline, in ./wandb."),
@@ -75,7 +76,7 @@ def export_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def write_exports(session: Session, wanted: ExportRequest, *, is_aside: bool = False) -> None:
-    """Write the exports and print where they are, on standard error if `is_aside`."""
+    """Writes the exports and prints where they are, on standard error if `is_aside`."""
     from slipstream.report.exports.trackers import MissingTrackerError, log_to_mlflow, log_to_wandb
 
     try:
@@ -101,7 +102,7 @@ def write_exports(session: Session, wanted: ExportRequest, *, is_aside: bool = F
 
 
 def _logged(name: str, log: Callable[[], str]) -> str:
-    """Call `log` and turn every exception of the tracker into a message.
+    """Calls `log` and turns every exception of the tracker into a message.
 
     slipstream cannot foresee which exceptions the tracker's server, account or version causes.
     """
@@ -144,14 +145,15 @@ class OutputFormats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refuse_two_on_stdout(*files: object) -> None:
-    """Raise a usage error if more than one document would go to standard output, where no reader could part them."""
+    """Raises a usage error if more than one document would go to standard output, because no reader could separate
+    them."""
     if sum(str(file) == STDOUT for file in files) > 1:
         raise click.UsageError("only one document can go to standard output: give the others a file instead of -")
 
 
 @contextlib.contextmanager
 def aside(is_wanted: bool = True) -> Iterator[None]:
-    """While the block runs, send standard output to standard error, for this process and its child processes."""
+    """While the block runs, sends standard output to standard error, for this process and its child processes."""
     if not is_wanted:
         yield
         return
@@ -169,7 +171,7 @@ def aside(is_wanted: bool = True) -> Iterator[None]:
 def give(
     session: Session, forms: OutputFormats, remark: str = "", before_saving: Callable[[], None] = lambda: None
 ) -> bool:
-    """Print the session, save it, and write every format that was asked for.
+    """Prints the session, saves it, and writes every format that the user asked for.
 
     A format that fails does not prevent the others. Errors, and `remark` if there is one, go to standard error.
     Returns True if there were no errors and no remark.
@@ -195,7 +197,7 @@ def give(
 
 
 def _exports(session: Session, forms: OutputFormats, saved: Path | None) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield each file that was asked for, with a function that writes it."""
+    """Yields each file that the user asked for, with a function that writes this file."""
     json_path, markdown_path, html = forms.json_path, forms.markdown_path, forms.html
     if json_path is not None:
         yield str(json_path), lambda: export(session, json_path)
@@ -206,7 +208,7 @@ def _exports(session: Session, forms: OutputFormats, saved: Path | None) -> Iter
 
 
 def show(session: Session, *, quiet: bool = False) -> None:
-    """Print the session on standard output."""
+    """Prints the session on standard output."""
     from rich.console import Console
 
     from slipstream.report.terminal.session import render_brief, render_session
@@ -217,7 +219,7 @@ def show(session: Session, *, quiet: bool = False) -> None:
 
 @contextlib.contextmanager
 def noting(sentences: list[str]) -> Iterator[None]:
-    """Collect the message of an error in `sentences`, so that the other formats are still written."""
+    """Appends the message of an error to `sentences`, so that the other formats are still written."""
     try:
         yield
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed the pipe
@@ -241,14 +243,14 @@ def export(session: Session, path: Path) -> None:
 
 
 def export_markdown(session: Session, path: Path) -> None:
-    """Write the table of a tuning as Markdown. Raises ValueError if the session has no tuning."""
+    """Writes the table of a tuning as Markdown. Raises ValueError if the session has no tuning."""
     from slipstream.report.markdown import to_markdown
 
     write(to_markdown(session).encode(), path)
 
 
 def export_html(session: Session, html: str, saved: Path | None, *, no_open: bool = False, quiet: bool = False) -> None:
-    """Write the HTML report where `html` says: to a file, to standard output, or next to the saved session."""
+    """Writes the HTML report to a file, to standard output, or next to the saved session, as `html` says."""
     from slipstream.report.html.page import to_page
 
     if html == BESIDE and saved is None:

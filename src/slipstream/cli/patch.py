@@ -125,7 +125,8 @@ def _written(session: Session, recipe: Recipe, may_import: bool) -> Written:
 
 
 def _say_lost(written: Written, recipe: Recipe, session: Session, typed: list[str], may_import: bool) -> None:
-    """Says what of the recipe no edit of the source does, what is written in its place, and what else can be done."""
+    """Prints which techniques of the recipe no edit of the source can apply, what the patch contains instead, and which
+    other command may help."""
     from slipstream.recipe.source_edits import can_import
 
     lost = "it" if len(written.lost.choices) == len(recipe.choices) == 1 else str(written.lost)
@@ -186,9 +187,9 @@ def _prove(
     is_written: bool,
     force: bool,
 ) -> int:
-    """Race the patch, then print or write it. `speed` is what the tuning measured for it.
+    """Races the patch, then prints or writes it. `speed` is the speed that the tuning measured for its recipe.
 
-    A patch that is not proved faster, or whose numerics are not sound, is not written without --force.
+    A patch that is not proved faster, or whose numerics are not sound, is written only with --force.
     """
     try:
         verdict = _race(patch, session, budget_s)
@@ -233,7 +234,7 @@ def _race(patch: Patch, session: Session, budget_s: float) -> Verdict:
 
 
 def _proof(verdict: Verdict, tuned: Speed | None) -> str:
-    """The result of the race in one line. It stands above the diff."""
+    """Returns the result of the race in one line, for the line above the diff."""
     from slipstream.numbers import as_ratio, times
 
     speed = times(verdict.speed) if verdict.speed is not None else reason_of(verdict)
@@ -272,7 +273,7 @@ def _session(name: str, path: Path) -> Session:
             try:
                 session = load_session(file)
             except StorageError:
-                continue  # for example, written by an older version of slipstream
+                continue  # for example, an older version of slipstream wrote this session
             if _is_of(session, path, root):
                 if session.tuning is not None:
                     return session
@@ -285,8 +286,8 @@ def _session(name: str, path: Path) -> Session:
 def _is_of(session: Session, path: Path, root: Path) -> bool:
     """Whether the session is of the script at `path`.
 
-    The script is the same file, or has the same path relative to the folder of the sessions. The second case is for
-    projects that were moved or are mounted elsewhere.
+    The script must be the same file, or have the same path relative to the folder of the sessions. The second case is
+    for projects that were moved or are mounted elsewhere.
     """
     then, here = _script_of(session), Path(os.path.normpath(path.absolute()))
     if then == here:
@@ -348,7 +349,7 @@ def _make(session: Session, written: Written, path: Path, may_import: bool) -> P
 
 
 def _show(patch: Patch, path: Path, words: str) -> None:
-    """Print the diff. `words` go above it, as a comment that git and patch skip."""
+    """Prints the diff. `words` stand above the diff, as a comment that git and patch ignore."""
     from slipstream.rewrite.diff import root_of, unified
 
     root = root_of(patch.files, path, Path.cwd())

@@ -89,7 +89,7 @@ def command(
 
 
 def _share(session: Session, path: Path) -> Session:
-    """Write the redacted session and return it, so that everything else that is shown or written is redacted too."""
+    """Writes the redacted session and returns it, so everything else that is shown or written is redacted too."""
     from slipstream.report.redaction import REMAINING, REMOVED, redact_session
     from slipstream.store.safe_files import write_file
 

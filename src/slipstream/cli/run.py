@@ -1,4 +1,4 @@
-"""slipstream run: run the script in this process, as python would, with its recipe applied."""
+"""slipstream run: run the script in this process, as python would, with the recipe of the script applied."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def command(
     slipstream run train.py --epochs 90              trains with that recipe
     slipstream run --tune train.py --epochs 90       does both
     slipstream run --no-recipe -m package.train      trains without a recipe
-    slipstream run --survive-oom train.py            computes a batch that does not fit in pieces
+    slipstream run --survive-oom train.py            computes a batch in pieces if it does not fit
 
     The recipe is applied from the first step. Without a recipe, the weights, losses, printed lines and exit code are
     the same as with plain python. Messages of slipstream go to stderr.
@@ -142,9 +142,9 @@ def _recipe_of(file: RecipeFile | None, survives: bool) -> Recipe:
 
 
 def _explain(script: list[str], survives: bool, error: BaseException) -> Iterator[str]:
-    """Yield what filled the memory, and then the command that would help.
+    """Yields lines that say what filled the memory, and then the command that would help.
 
-    The command is given even if the memory could not be read.
+    The command is given even if the contents of the memory could not be read.
     """
     from slipstream.records import Remains
 
@@ -167,15 +167,15 @@ def _remedy(script: list[str], survives: bool, remains: Remains) -> str:
             "out of memory, and --survive-oom could not help: memory ran out outside the model's forward and backward "
             f"pass, one sample alone is too large, or the model cannot be computed in pieces; {fitting}"
         )
-    if remains.has_batch_norm:  # it mixes the samples of a batch, so pieces of the batch give another result
+    if remains.has_batch_norm:  # batch norm mixes the samples of a batch, so pieces give another result
         return f"out of memory: {fitting}; slipstream tune --fit {typed} finds the largest batch that fits"
     return (
-        f"out of memory: slipstream run --survive-oom {typed} computes a batch that does not fit in pieces; {fitting}"
+        f"out of memory: slipstream run --survive-oom {typed} computes a batch in pieces if it does not fit; {fitting}"
     )
 
 
 def _hint(script: list[str]) -> str:
-    """A hint for the end of the run. slipstream prints nothing between the script's own lines."""
+    """Returns a hint for the end of the run, because slipstream prints nothing between the script's own lines."""
     return f"; no {RECIPE} here: slipstream tune {shlex.join(_named(script))} makes one"
 
 
@@ -188,7 +188,8 @@ def _named(script: list[str]) -> list[str]:
 
 
 def _find(script: list[str], given: Path | None) -> RecipeFile | None:
-    """Find the recipe of this script and tell the user which one it is. None if there is none that can be used."""
+    """Returns the recipe of this script and tells the user which recipe is used. Returns None if there is no recipe
+    that can be used."""
     paths = [given] if given is not None else _beside(script)
     if not paths:
         return None
@@ -202,7 +203,7 @@ def _find(script: list[str], given: Path | None) -> RecipeFile | None:
     else:
         _say(f"{path} was measured on {_name(file.script)}, not on {_name(script)}, so it is not applied.")
         return None
-    if _PREPARED not in os.environ:  # otherwise this process was restarted and has printed it already
+    if _PREPARED not in os.environ:  # otherwise this process was restarted and has already printed the lines below
         from slipstream.recipe.file import differences
 
         _say(f"{path}: {file.recipe}")
@@ -221,7 +222,7 @@ def _read(path: Path) -> RecipeFile:
 
 
 def _is_of(file: RecipeFile, script: list[str]) -> bool:
-    """Whether the recipe is for this script. A folder may hold the recipe of another script.
+    """Whether the recipe is for this script. A folder may contain the recipe of another script.
 
     A recipe that names no script is for all scripts.
     """
@@ -229,20 +230,22 @@ def _is_of(file: RecipeFile, script: list[str]) -> bool:
 
 
 def _beside(script: list[str]) -> list[Path]:
-    """The recipes that are used if none is named: first of this directory, then of the script's folder."""
+    """Returns the recipes that are used if the user names none: that of this directory, then that of the script's
+    folder."""
     folders = [Path(), *([] if script[0] == "-m" else [Path(script[0]).parent])]
     return [folder / RECIPE for folder in dict.fromkeys(folders) if (folder / RECIPE).is_file()]
 
 
 def run_command(script: list[str], recipe_path: Path) -> str:
-    """The command that trains with this recipe. It names the recipe if `run` would not find it by itself."""
+    """Returns the command that trains with this recipe. It names the recipe if `run` would not find it by itself."""
     is_found = any(recipe_path.absolute() == path.absolute() for path in _beside(script))
     option = [] if is_found else ["--recipe", str(recipe_path)]
     return shlex.join(["slipstream", "run", *option, *script])
 
 
 def _prepare_environment(recipe: Recipe) -> None:
-    """Restart the process once if the recipe sets environment variables, which libraries read at process start."""
+    """Restarts the process once if the recipe sets environment variables, because libraries read them at process
+    start."""
     if os.environ.pop(_PREPARED, None):
         return
     from slipstream.techniques._core.catalogue import environment_of
@@ -255,7 +258,7 @@ def _prepare_environment(recipe: Recipe) -> None:
 
 
 def _tune_and_run(script: list[str], recipe_path: Path | None, survives: bool = False) -> int | None:
-    """Tune, then train in a new process, because tuning imports modules that the script must not find loaded."""
+    """Tunes, then trains in a new process, because tuning imports modules that the script must not find loaded."""
     from slipstream.cli.tune import Request, tune_until_interrupted
 
     path = recipe_path or Path(RECIPE)
@@ -272,7 +275,7 @@ def _tune_and_run(script: list[str], recipe_path: Path | None, survives: bool = 
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """Identifies the version of the file, to tell a new recipe from one that existed before."""
+    """Identifies the version of the file, so that a new recipe can be distinguished from an older one."""
     return (path.stat().st_mtime_ns, path.stat().st_ino) if path.is_file() else None
 
 

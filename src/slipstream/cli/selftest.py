@@ -56,7 +56,7 @@ def _test(device: str, names: list[str], report_path: Path) -> int:
             part = run_part(name, device)
             results.append(part)
             num_ok = sum(outcome.is_ok for outcome in part.outcomes)
-            click.echo(f"{num_ok} of {len(part.outcomes)} hold")
+            click.echo(f"{num_ok} of {len(part.outcomes)} passed")
             for outcome in part.outcomes:
                 if not outcome.is_ok:
                     click.echo(f"         {outcome.name}: {outcome.detail}")
@@ -67,5 +67,5 @@ def _test(device: str, names: list[str], report_path: Path) -> int:
     report_path.parent.mkdir(parents=True, exist_ok=True)
     report_path.write_text(write_report(environment, device, results), encoding="utf-8")
     holds = len(results) == len(names) and all(part.is_ok for part in results)
-    click.echo(f"\n {'Everything holds' if holds else 'Not everything holds'} on {device}. Wrote {report_path}.")
+    click.echo(f"\n {'All tests passed' if holds else 'Not all tests passed'} on {device}. Wrote {report_path}.")
     return 0 if holds else 1

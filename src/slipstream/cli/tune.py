@@ -50,7 +50,7 @@ def _read_duration(ctx: click.Context, param: click.Parameter, value: str | None
 
 
 def _read_names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
-    """The techniques in a list that is separated by commas."""
+    """Returns the techniques in a list that is separated by commas."""
     names = tuple(name.strip() for name in value.split(",") if name.strip())
     try:
         check_names(names)
@@ -154,7 +154,7 @@ def command(no_overlay: bool, no_network: bool, is_module: bool, script: tuple[s
     slipstream tune --html train.py                    with a report for the browser
     slipstream tune --only workers,compile -m package.train --config small.yaml
     slipstream tune --allow redrawn train.py           nothing that lowers precision
-    slipstream tune --resume train.py                  go on where the last one stopped
+    slipstream tune --resume train.py                  continue the last tuning
     slipstream tune --fit train.py                     the largest batch that fits, and the fastest
     slipstream tune --memory-limit 6GiB train.py       make this batch fit, at the least cost
 
@@ -185,7 +185,8 @@ def command(no_overlay: bool, no_network: bool, is_module: bool, script: tuple[s
 
 
 def tune_until_interrupted(request: Request) -> int:
-    """During the check, Ctrl-C goes to the script. After that it ends the command."""
+    """Runs the tuning and returns the exit code. During the check, Ctrl-C goes to the script. After that, Ctrl-C ends
+    the command."""
     try:
         return _tune(request)
     except OSError as error:
@@ -264,9 +265,9 @@ def _show_check(live: LiveTune, session: Session) -> None:
 
 
 def show_failed_check(session: Session) -> int:
-    """Print why the check saw no training, in the words of `check`, and return the exit code.
+    """Prints why the check saw no training, in the words of `check`, and returns the exit code.
 
-    If the script failed by itself, its traceback was printed before, and one line says so.
+    If the script failed after some steps, its traceback was printed before, and one line says that the script ended.
     """
     from slipstream.cli.output import show
     from slipstream.launch.target import display_name
@@ -303,7 +304,7 @@ def _write_recipe(session: Session, request: Request) -> None:
 
     tuning, path = session.tuning, request.recipe_path
     assert tuning is not None
-    if tuning.recipe.choices:  # proved, whatever came later
+    if tuning.recipe.choices:  # a proved recipe is written, whatever came later
         path.parent.mkdir(parents=True, exist_ok=True)
         write_recipe(path, tuning, session)
         if not request.quiet:

@@ -1,9 +1,9 @@
-"""Cleans up after a command that was killed. `kill -9` leaves a command no time to end what its script started: a
-process in a session of its own would run on, and the workspaces would stay.
+"""Cleans up after a command that was killed. After `kill -9` a command cannot end the processes that its script
+started. Without this module, processes in other sessions would continue, and the workspaces would stay.
 
-A `Janitor` is a small process that waits for the end of the command. It then ends all processes that have the command's
-mark among their environment variables, and removes workspaces that no process holds. This file is also what that
-process runs, so it imports the standard library alone."""
+A `Janitor` starts a small process that waits for the end of the command. If the command was killed, this process ends
+all processes that have the command's mark among their environment variables. In any case it removes workspaces that no
+process holds. The process runs this file, so the file imports only the standard library at its top."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-MARK = "SLIPSTREAM_COMMAND"  # children inherit it
+MARK = "SLIPSTREAM_COMMAND"  # environment variable with the mark; child processes inherit it
 _DONE = b"x"
 _POLL_S = 0.1
 _TRACKERS_S = 5.0
 _MOST_S = 60.0  # a process that waits for a broken disk cannot be ended
-# They end by themselves when the processes that they serve have ended, and remove shared memory before that.
+# These processes remove shared memory and end by themselves when the processes that they serve have ended.
 _TRACKERS = (b"resource_tracker", b"torch_shm_manager")
 
 
 class Janitor:
-    """Marks the processes that are started between `start` and `dismiss`."""
+    """Marks the processes that are started between `start` and `dismiss`, and starts the process that cleans up."""
 
     def __init__(self) -> None:
         self._former = os.environ.get(MARK)
@@ -37,7 +37,7 @@ class Janitor:
         mark = f"{os.getpid()}-{secrets.token_hex(8)}"
         reader, self._pipe = os.pipe()
         try:
-            # It forks and ends at once, so that the janitor is no child of this process.
+            # This process forks and ends at once, so the janitor is not a child of the command.
             subprocess.run(
                 [sys.executable, "-I", "-S", __file__, mark],
                 stdin=reader,
@@ -53,7 +53,7 @@ class Janitor:
         os.environ[MARK] = mark
 
     def dismiss(self) -> None:
-        """The command has ended its processes itself. The janitor still looks for workspaces."""
+        """Tells the janitor that the command has ended its processes itself. The janitor still removes workspaces."""
         if self._former is None:
             os.environ.pop(MARK, None)
         else:
@@ -96,7 +96,7 @@ def _marked(variable: bytes) -> Iterator[tuple[int, bytes]]:
     """Yields the ids and command lines of the processes that have the variable."""
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid():
-            with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+            with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
                 if variable in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
                     yield int(entry), Path("/proc", entry, "cmdline").read_bytes()
 

@@ -1,8 +1,9 @@
-"""The parent's side of `check`. It starts the trial, forwards its terminal output, reads its messages and ends it if
-necessary. It leaves nothing behind. It returns the session as it was recorded and draws no conclusions.
+"""The parent's side of `check`. It starts the trial, forwards its terminal output, reads its messages and ends the
+trial if necessary. It removes the trial's processes and workspace. It returns the recorded session and draws no
+conclusions.
 
-It also copies torch's own recording of the observed step to where the user wants it: the profile or, for `memory`, the
-memory snapshot. Both can be opened in torch's viewers."""
+It also copies torch's own recording of the observed step to the path that the user chose. This is the profile or, for
+`memory`, the memory snapshot. Torch's viewers can open both."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ _MORE = {"check": "; slipstream report --trace FILE lays it over the phases", "m
 
 
 def keep_profile(made: Path, path: Path, command: str = "check") -> list[str]:
-    """Copies the file to where the user wants it, compressed if the name ends in .gz. Returns notes for the session: an
+    """Copies the file `made` to `path`, compressed if the name ends in .gz. Returns notes for the session, because an
     error here does not make the check fail."""
     if not made.is_file() or not made.stat().st_size:
         return [f"There is no {_NAMES[command]} in {path}: {_MISSING[command]}."]
@@ -63,8 +64,8 @@ def keep_profile(made: Path, path: Path, command: str = "check") -> list[str]:
     return [f"{_KEPT[command]} is in {path}{_MORE[command]}."]
 
 
-_GRACE_S = 30.0  # beyond the requested time, before a trial that does not stop is interrupted
-_PATIENCE_S = 10.0  # between interrupting and killing
+_GRACE_S = 30.0  # beyond twice the requested time, before a trial that does not stop is interrupted
+_PATIENCE_S = 10.0  # between interrupting the trial and killing it
 _START_FACTOR = 10  # a script may take this many times the requested time to reach its first step
 _MOST_WRITTEN = 200
 
@@ -87,9 +88,9 @@ class CheckOptions(msgspec.Struct, frozen=True):
     is_offline: bool = False
     command: str = "check"
     schedule: str = ""  # module:class, for commands other than check
-    count_loopback: bool = False  # for tests: treat a download from this machine as a download
+    count_loopback: bool = False  # for tests: whether a download from this machine counts as a download
     least_kept_bytes: int = 1 << 20
-    profile: str = ""  # a file for torch's profile of the observed step or, for `memory`, for its snapshot
+    profile: str = ""  # path for torch's profile of the observed step or, for `memory`, for the memory snapshot
 
 
 def supervise(options: CheckOptions, line: ProgressLine | None = None) -> Session:
@@ -125,7 +126,7 @@ def supervise(options: CheckOptions, line: ProgressLine | None = None) -> Sessio
 
 
 def _placed(profile: TorchProfile | None, path: str) -> TorchProfile | None:
-    """The profile with the path that the user chose, or None if it could not be copied there."""
+    """Returns the profile with the path that the user chose, or None if it could not be copied there."""
     return msgspec.structs.replace(profile, path=path) if profile is not None and Path(path).is_file() else None
 
 
@@ -167,7 +168,7 @@ def _is_step(message: Message) -> bool:
 
 
 def _run_with_overlay(options: CheckOptions, line: ProgressLine | None, cwd: Path) -> _CheckRun:
-    """Runs the script under an overlay, or without one if an overlay is not possible or cannot be created."""
+    """Runs the script under an overlay. If an overlay is not possible, the script runs without one."""
     workspaces = Workspaces(options.script, options.use_overlay, options.is_offline)
     try:
         run = _run_in_workspace(options, line, cwd, workspaces.make())
@@ -206,7 +207,7 @@ def _run_in_workspace(options: CheckOptions, line: ProgressLine | None, cwd: Pat
 
 
 def _collect(run: _CheckRun, options: CheckOptions, cwd: Path, workspace: Workspace, plan: overlay.OverlayPlan) -> None:
-    """Keeps downloads, and lists what else the script wrote into the overlay."""
+    """Keeps downloads, and lists the other files that the script wrote into the overlay."""
     until_ns = run.first_step_ns or time.time_ns()
     try:
         run.notes += downloads.keep_downloads(plan, cwd, workspace.spool, until_ns, options.least_kept_bytes)
@@ -232,7 +233,7 @@ def _run_trial(run: _CheckRun, workspace: Workspace, settings: TrialSettings, co
         run.process = trial.pid
         terminal.started()
         try:
-            # In this order: the thread of the GPU sampler must not receive the signals that Interrupts waits for.
+            # Interrupts comes first. The thread of the GPU sampler then inherits its mask and receives no signals.
             with Interrupts(trial.send) as interrupts, run.gpus:
 
                 def look(timeout_s: float) -> None:
@@ -277,13 +278,14 @@ def _wait_for_end(run: _CheckRun, trial: TrialProcess, look: Callable[[float], N
 
 
 def _ending(run: _CheckRun, return_code: int) -> Ending:
-    """The ending that the trial recorded itself or, if it was killed before, the ending that its return code
+    """Returns the ending that the trial recorded or, if the trial recorded none, the ending that its return code
     implies."""
     endings = [(process, message.ending) for process, message in run.messages if isinstance(message, Ended)]
     recorded = [ending for process, ending in endings if process == run.process]
     if recorded and (return_code >= 0 or recorded[-1].reason == "interrupted"):
         if recorded[-1].reason == "finished" and any(ending.reason == "stopped" for _, ending in endings):
-            return msgspec.structs.replace(recorded[-1], reason="stopped")  # it waited for a stopped child
+            # The script waited for a child process that slipstream has stopped.
+            return msgspec.structs.replace(recorded[-1], reason="stopped")
         return recorded[-1]
     if return_code < 0:
         return Ending("killed", 128 - return_code, run.elapsed_s, f"ended by {signal_name(return_code)}")
@@ -293,7 +295,7 @@ def _ending(run: _CheckRun, return_code: int) -> Ending:
 
 
 def shorten(paths: list[str], cwd: Path) -> list[str]:
-    """Makes paths below the working directory relative, and drops what libraries left in the temporary directory."""
+    """Makes paths below the working directory relative, and leaves out files in the temporary directory."""
     temporary = str(overlay.temporary_directory())
     names = []
     for path in paths:

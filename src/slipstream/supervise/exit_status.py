@@ -18,14 +18,14 @@ _NO_CUDA = (
 
 
 def exit_code(session: Session) -> int:
-    """The script's exit code, or 2 if there was no step to observe."""
+    """Returns the script's exit code, or 2 if there was no step to observe."""
     if _needs_cuda(session) or (session.ending.exit_code == 0 and not _saw_something(session)):
         return EXIT_NOTHING_SEEN
     return session.ending.exit_code
 
 
 def remark(session: Session) -> str:
-    """A sentence that explains an exit code of slipstream, or "" if the exit code is the script's."""
+    """Returns a sentence that explains an exit code of slipstream, or "" if the exit code is the script's."""
     if _needs_cuda(session):
         return (
             "The script asks for a CUDA device, and this machine has none that torch can use."

@@ -1,7 +1,7 @@
-"""The parent side of the fork server: a process that has imported torch and forks a process for each trial with the
-same environment variables. A forked trial saves the seconds that importing torch takes. A script that would behave
-differently in a forked process starts in a new process instead (trial/forked.py). Fork servers work only on Linux. They
-are not used with accelerators, because the state of their libraries may not survive a fork."""
+"""The parent side of a fork server. A fork server is a process that has imported torch. It forks a process for each
+trial that needs its environment variables. A forked trial saves the seconds that importing torch takes. A script that
+would behave differently in a forked process starts in a new process instead (trial/forked.py). Fork servers work only
+on Linux. They are not used with accelerators, because the state of accelerator libraries may not survive a fork."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PATIENCE_S = 120.0  # importing torch can take this long if its files are not i
 
 
 class ForkServer:
-    """One server process, seen from the backend."""
+    """The backend's interface to one server process."""
 
     def __init__(self, entry: str, environment: Mapping[str, str]) -> None:
         self._wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -41,18 +41,19 @@ class ForkServer:
         return self._receive() != 0
 
     def fork(self, ticket: Path, stdout: int, stderr: int) -> ForkedProcess | None:
-        """Forks a trial with this ticket, which becomes a child of this process. None: the server has ended."""
+        """Forks a trial with this ticket. The trial becomes a child of this process. Returns None if the server has
+        ended or does not answer."""
         try:
             socket.send_fds(self._wire, [os.fsencode(ticket)], [stdout, stderr])
         except OSError:
             return None
         pid = self._receive()
         if not pid:
-            self.close()  # a late answer would be taken for the answer to the next request
+            self.close()  # a late answer would be read as the answer to the next request
         return ForkedProcess(pid) if pid else None
 
     def _receive(self) -> int:
-        """The process id that the server sent, or 0 if it has ended or does not answer."""
+        """Returns the process id that the server sent, or 0 if the server has ended or does not answer."""
         if not select.select([self._wire], [], [], _PATIENCE_S)[0]:
             return 0
         try:
@@ -73,14 +74,14 @@ class ForkServerPool:
     def __init__(self, entry: str, is_open: bool) -> None:
         self._entry = entry
         self._is_open = is_open
-        self._known: dict[frozenset[tuple[str, str]], ForkServer | None] = {}  # None: it could not be started
+        self._known: dict[frozenset[tuple[str, str]], ForkServer | None] = {}  # None: the server could not be started
 
     def has(self, environment: Mapping[str, str]) -> bool:
         """Whether `of` returns without waiting."""
         return not self._is_open or frozenset(environment.items()) in self._known
 
     def of(self, environment: Mapping[str, str]) -> ForkServer | None:
-        """The server for these variables. None: trials start in new processes."""
+        """Returns the server for these variables, or None if trials must start in new processes."""
         key = frozenset(environment.items())
         if not self._is_open:
             return None
@@ -92,7 +93,7 @@ class ForkServerPool:
         return self._known[key]
 
     def close(self) -> None:
-        """Ends all servers and starts no more."""
+        """Ends all servers. Afterwards the pool starts no more."""
         self._is_open = False
         for server in self._known.values():
             if server is not None:

@@ -18,7 +18,7 @@ from slipstream.supervise.after_kill import Janitor
 from slipstream.supervise.signals import unbroken
 
 _STILL_S = 0.5
-_KILL_S = 5.0  # for a killed process to leave the process table
+_KILL_S = 5.0  # time for a killed process to leave the process table
 _NATURAL_S = 1.0
 _PATIENCE_S = 2.0
 # These processes end by themselves when their clients have ended. Only they know which shared memory to remove.
@@ -26,8 +26,8 @@ _TRACKERS = ("resource_tracker", "torch_shm_manager")
 
 
 class ProcessTree:
-    """The tree below one process. In a race that process leads a process group, so that a grandchild whose parent has
-    ended is still recognised."""
+    """A process and everything below it. In a race this process leads a process group. A grandchild whose parent has
+    ended is therefore still recognised, by its group."""
 
     def __init__(self, root: int) -> None:
         self.root = root
@@ -40,8 +40,8 @@ class ProcessTree:
         return list(dict.fromkeys(found))
 
     def stop(self, spared: int = 0) -> None:
-        """Stops all processes but `spared`. Returns when none is running, including those that were started
-        meanwhile."""
+        """Stops all processes except `spared`, also those that are started meanwhile. Returns when none of them runs,
+        or after half a second."""
         deadline_s = time.monotonic() + _STILL_S
         while True:
             moving = [pid for pid in self.members() if pid != spared and _state(pid) not in "TtZX"]
@@ -69,19 +69,19 @@ class ProcessTree:
         _end_all(trackers)
 
     def cpu_s(self) -> float:
-        """CPU time that all processes have used. For ended processes it is the time that was added to their
-        parents'."""
+        """Returns the CPU time that all processes have used. The time of an ended process is included if it was added
+        to that of its parent."""
         total_s = 0.0
         for pid in self.members():
             with contextlib.suppress(psutil.Error):
-                total_s += sum(psutil.Process(pid).cpu_times()[:4])  # user, system, and the same of children
+                total_s += sum(psutil.Process(pid).cpu_times()[:4])  # user and system, of it and of its ended children
         return total_s
 
     def memory_bytes(self, holder: int) -> int:
-        """The root's resident memory plus the private memory of the other processes. Memory that they share counts
-        once. Memory that trials share with each other, mostly libraries, counts fully for each trial. The difference
-        between the peak and the current memory of `holder` is added, because it is paused where activations are
-        freed."""
+        """Returns the resident memory of the root plus the private memory of the other processes. Memory that processes
+        of this tree share counts once. Memory that trials share with each other, mostly libraries, counts fully for
+        each trial. The difference between the peak and the current memory of `holder` is added, because `holder` is
+        paused at a point where the activations have been freed."""
         now_bytes = _resident_bytes(self.root) + sum(_private_bytes(pid) for pid in self.members()[1:])
         status = _read_sizes(Path(f"/proc/{holder}/status"))
         return now_bytes + max(0, status.get("VmHWM", 0) - status.get("VmRSS", 0))
@@ -89,12 +89,12 @@ class ProcessTree:
 
 @contextlib.contextmanager
 def no_leftovers() -> Iterator[bool]:
-    """Ends, at the end of the block, every descendant of this process that was started inside it, also if this process
-    is killed. Yields whether this process adopts orphans."""
+    """At the end of the block, ends every descendant of this process that was started inside the block. On Linux the
+    descendants are also ended if this process is killed. Yields whether this process adopts orphans."""
     janitor = Janitor()
     if sys.platform == "linux":
         janitor.start()
-    before = set(descendants(os.getpid()))  # with the janitor, if this process is the first one of a container
+    before = set(descendants(os.getpid()))  # includes the janitor if this process is the first one of a container
     is_adopting = sys.platform == "linux" and mounts.adopt_orphans(wanted=True)
     try:
         yield is_adopting
@@ -107,9 +107,9 @@ def no_leftovers() -> Iterator[bool]:
 
 
 def _end_all(processes: list[psutil.Process]) -> None:
-    """Waits a little, then terminates, then kills. The first wait is for multiprocessing's resource tracker: it ends by
-    itself after it has removed the shared memory of ended processes. Waiting also removes their entries from the
-    process table."""
+    """Waits a little, then terminates the processes, then kills them. The first wait is for multiprocessing's resource
+    tracker, which ends by itself after it has removed the shared memory of ended processes. Waiting also removes the
+    entries of ended processes from the process table."""
     _, processes = psutil.wait_procs(processes, timeout=_NATURAL_S)
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -122,7 +122,7 @@ def _end_all(processes: list[psutil.Process]) -> None:
 
 
 def own_processes() -> list[int]:
-    """This process and everything below it, adopted orphans included."""
+    """Returns this process and everything below it, adopted orphans included."""
     return [os.getpid(), *descendants(os.getpid())]
 
 
@@ -133,7 +133,8 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Child processes. Reads the list that Linux keeps, because it is fast: workers run on until they are found."""
+    """Returns the child processes. Uses the list that Linux keeps, because reading it is fast, and workers that are to
+    be stopped continue until they are found."""
     folder = f"/proc/{pid}/task"
     found = b""
     try:
@@ -155,7 +156,8 @@ def _group(pid: int) -> int:
 
 
 def _state(pid: int) -> str:
-    """The state of a process: R, S or D if it runs or sleeps, T if it is stopped, Z or X if it has ended."""
+    """Returns the state of a process: R, S or D if it runs or sleeps, T or t if it is stopped, Z or X if it has
+    ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
     except OSError:
@@ -172,7 +174,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _processes(pids: Iterable[int]) -> list[psutil.Process]:
-    """Those that still exist."""
+    """Returns the processes that still exist."""
     found = []
     for pid in pids:
         with contextlib.suppress(psutil.Error):

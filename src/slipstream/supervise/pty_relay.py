@@ -13,7 +13,7 @@ import time
 from types import FrameType
 from typing import Any, Final
 
-if sys.platform != "win32":  # the command line refuses there, after it has imported this module
+if sys.platform != "win32":  # on Windows the command line refuses to run, but only after it has imported this module
     import fcntl
     import pty
     import termios
@@ -23,10 +23,10 @@ _REDRAW_S: Final = 0.25
 
 
 class PtyRelay:
-    """Connects the trial with those of stdout and stderr that are terminals. Use as a context manager."""
+    """Connects the trial with stdout and stderr, as far as these are terminals. Use it as a context manager."""
 
     def __init__(self) -> None:
-        self.stdout: int | None = None  # to be passed to the trial; None: it inherits stdout
+        self.stdout: int | None = None  # to be passed to the trial; None: the trial inherits stdout
         self.stderr: int | None = None
         self._master = self._slave = -1
         self._out = 1 if os.isatty(1) else 2 if os.isatty(2) else -1
@@ -63,7 +63,7 @@ class PtyRelay:
             self._master = -1
 
     def started(self) -> None:
-        """Called when the trial has started: closes this process's copy of the trial's end."""
+        """Closes this process's copy of the trial's end. Call it when the trial has started."""
         if self._slave >= 0:
             os.close(self._slave)
             self._slave = -1
@@ -116,7 +116,8 @@ class PtyRelay:
             data = data[os.write(self._out, data) :]
 
     def _copy_modes(self) -> None:
-        """Copies the modes of the real terminal, without output processing: the real terminal converts line endings."""
+        """Copies the modes of the real terminal. Output processing is switched off, because the real terminal converts
+        line endings."""
         modes = termios.tcgetattr(self._out)
         modes[1] &= ~termios.OPOST
         modes[3] &= ~termios.ECHO

@@ -1,5 +1,5 @@
 """The race backend with real processes. Each trial runs the user's script in its own workspace. Only the trial that
-holds the baton runs; all processes of the other trials are stopped. The backend makes no decisions, except that it
+holds the baton runs, and all processes of the other trials are stopped. The backend makes no decisions, except that it
 ends a trial that hangs."""
 
 from __future__ import annotations
@@ -33,23 +33,25 @@ from slipstream.wire.protocol import Finished, Joined, Report, Standing, Ticked,
 
 MOST_TRIALS = 6
 ENTRY = str(Path(__file__).parent.parent / "techniques" / "_core" / "__main__.py")
-_START_FACTOR = 10  # times the base's start-up, before a trial without a step is ended
-_STEP_FACTOR = 20  # times the expected duration of a block
-_BUSY_FACTOR = 10  # times that limit, for a trial that is silent but uses CPU
-_MOST_HELD_S = 5.0  # a trial that starts may hold a lock that the trial in its warm-up needs
+_START_FACTOR = 10  # a trial without a step is late after this many times the base's start-up
+_STEP_FACTOR = 20  # a trial is late in a block after this many times the block's expected duration
+_BUSY_FACTOR = 10  # a trial that is silent but uses CPU is late in a block after this many times that limit
+# A held trial continues after this time, because it may have a lock that the trial in its warm-up needs.
+_MOST_HELD_S = 5.0
 COLD = "Each trial started in a new process, which takes longer, because {}."
-_LEAST_SNAPSHOTS = 3  # the fingerprint needs the first steps, so they are never timed
-# What warms up besides (caches, the choice of kernels, the start of workers) is done after two seconds of steps. A
-# longer warm-up of slow steps only costs time.
+_LEAST_SNAPSHOTS = 3  # the fingerprint needs the first steps, so they are always part of the warm-up
+# After two seconds of steps, caches are warm, kernels are chosen and workers have started. A longer warm-up of slow
+# steps only costs time.
 _WARM_UP_S = 2.0
-# A trial takes fewer steps of warm-up than the base only if it is clearly slower: others have the same digests.
+# A trial has fewer warm-up steps than the base only if it is clearly slower. Other trials have digests of the same
+# steps as the base. A trial that is slower than its usual pace by this factor has not kept its pace.
 _TIMES_SLOWER = 3.0
 _NUM_TURNS = 2  # how often a trial must be late while another one keeps its pace, before it counts as hung
-_STEPS_BESIDE = 3  # of the other trial in each turn: enough to see its pace, and little time
+_STEPS_BESIDE = 3  # steps of the other trial in each turn; they take little time and are enough to see its pace
 
 
 class ProcessBackend:
-    """A `RaceBackend`. Use it as a context manager, which ends every trial at its end."""
+    """A `RaceBackend` with real processes. Use it as a context manager. At the end of the block it ends every trial."""
 
     def __init__(
         self,
@@ -75,8 +77,9 @@ class ProcessBackend:
         self._logs: dict[int, TrialLog] = {}
         self._over: dict[int, dict[str, bytes]] = {}
         self._limits: dict[int, int] = {}
-        self._processes: dict[int, RacingTrial] = {}  # running processes by trial, the least recently used one first
-        # Processes that were started before their trial enters. They import and then wait at their first step.
+        self._processes: dict[int, RacingTrial] = {}  # running processes by trial, the least recently used first
+        # Processes that are started before their trial enters. They run the script's imports and wait at the first
+        # step.
         self._ahead: dict[int, RacingTrial] = {}
         self._base: TrialLog | None = None
         self._device_free_bytes = 0
@@ -86,14 +89,14 @@ class ProcessBackend:
         self._fork_servers = ForkServerPool(entry, is_open=False)
         self._load = ForeignLoad(nvml=load_nvml())
         self._stack = contextlib.ExitStack()
-        self._signals = contextlib.ExitStack()  # closed last: `unbroken` puts back the handlers that it found
+        self._signals = contextlib.ExitStack()  # closed last, because `unbroken` restores the handlers that it found
         self.notes: list[str] = []
         self.written: list[str] = []  # files that trials without an overlay wrote
 
     def __enter__(self) -> ProcessBackend:
         try:
             self._enter()
-        except BaseException:  # a signal: `__exit__` is not called if this function raises
+        except BaseException:  # for example from a signal; Python calls no `__exit__` if this function raises
             self.__exit__()
             raise
         return self
@@ -110,7 +113,7 @@ class ProcessBackend:
         self._workspaces = Workspaces(self._script, self._use_overlay, self._is_offline)
 
     def _list_new_files(self, places: UncoveredPlaces) -> None:
-        if not self.no_overlay:  # otherwise the trials list what they write
+        if not self.no_overlay:  # without an overlay the trials list what they write
             self.written += [path for path in places.new_files() if path not in self.written]
 
     def __exit__(self, *_: object) -> None:
@@ -119,7 +122,8 @@ class ProcessBackend:
 
     @property
     def no_overlay(self) -> str:
-        """Why trials ran without an overlay, or "" if all had one. It is known once the backend has been entered."""
+        """Why trials ran without an overlay, or "" if all trials had one. Available after the backend has been
+        entered."""
         return self._workspaces.no_overlay
 
     def lay_over(self, trial: int, files: Mapping[str, bytes]) -> None:
@@ -128,8 +132,8 @@ class ProcessBackend:
         self._over[trial] = dict(files)
 
     def bound(self, trial: int, limit_bytes: int) -> None:
-        """Limits the memory of one trial that enters later for a memory fit. The limit holds from the start of its
-        training."""
+        """Limits the memory of one trial of a memory fit that enters later. The limit holds from the start of the
+        trial's training."""
         self._limits[trial] = limit_bytes
 
     # --- RaceBackend --------------------------------------------------------------------------------------------------
@@ -142,7 +146,7 @@ class ProcessBackend:
         return log.failure
 
     def expect(self, spec: TrialSpec) -> None:
-        is_known = self._base is not None and self._base.peak_bytes > 0  # how much memory a trial takes
+        is_known = self._base is not None and self._base.peak_bytes > 0  # whether the memory of a trial is known
         num_starting = len(self._ahead) or 1  # the trial that enters now
         if not is_known or num_starting > 1 or len(self._processes) + num_starting + 1 > self.capacity():
             return
@@ -158,7 +162,7 @@ class ProcessBackend:
             self._launch(log)
         timing = BlockTiming(trial, round, 0, 0, 0.0, time.perf_counter_ns(), failure=log.failure)
         if not log.failure:
-            # A lead-in fills queues, which is nothing to steps that are longer than the whole block may be.
+            # There is no lead-in if a single step takes longer than the limit of the block.
             timing = self._run_block(log, timing, num_steps, 0 if log.step_s > limit_s else lead_in, limit_s)
         log.timings.append(timing)
         return timing
@@ -187,7 +191,8 @@ class ProcessBackend:
         return max(1, min(MOST_TRIALS, len(self._processes) + num_free))
 
     def _heaviest(self) -> TrialLog | None:
-        """The trial with the most memory. A memory fit has no base, and its trials have batches of all sizes."""
+        """Returns the trial with the most memory. A memory fit has no base, and the batch sizes of its trials
+        differ."""
         return max(self._logs.values(), key=lambda log: max(log.peak_bytes, log.held_bytes), default=None)
 
     def now_s(self) -> float:
@@ -196,8 +201,8 @@ class ProcessBackend:
     # --- launching ----------------------------------------------------------------------------------------------------
 
     def _launch(self, log: TrialLog, is_repetition: bool = False) -> None:
-        """Starts a trial and returns when it is paused after its warm-up, or has failed. A start that hangs is repeated
-        once."""
+        """Starts a trial. Returns when the trial is paused after its warm-up, or when it has failed. A start that hangs
+        is repeated once."""
         while len(self._processes) >= self.capacity():
             self._end(next(iter(self._processes)))
         process = self._ahead.pop(log.spec.ident, None)
@@ -212,7 +217,7 @@ class ProcessBackend:
         try:
             with self._alone():
                 self._warm(process, log)
-        except UncoveredError as uncovered:  # overlays do not work on this system: all trials run without one
+        except UncoveredError as uncovered:  # overlays do not work on this system, so all trials run without one
             self._close(process)
             log.num_launches -= 1
             self._workspaces.go_uncovered(str(uncovered))
@@ -239,7 +244,7 @@ class ProcessBackend:
             self._processes[log.spec.ident] = process
 
     def _launch_cold(self, process: RacingTrial, log: TrialLog, why: str) -> None:
-        """Starts this trial again, and all later ones, in new processes."""
+        """Starts this trial again in a new process. All later trials start in new processes, too."""
         self._close(process)
         log.num_launches -= 1
         self._fork_servers.close()
@@ -280,7 +285,7 @@ class ProcessBackend:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Continues, at the end of the block, the processes that were held while another one warmed up."""
+        """At the end of the block, continues the processes that were held while another process warmed up."""
         try:
             yield
         finally:
@@ -327,8 +332,9 @@ class ProcessBackend:
     # --- hanging ------------------------------------------------------------------------------------------------------
 
     def _receive(self, process: RacingTrial, limit_s: float, most_s: float, num_turns: int) -> WireMessage:
-        """The next message. A trial that is late, as `wait_for` decides, may continue until another trial has kept its
-        usual pace in the same seconds `num_turns` times. Whatever delays both of them is not the trial's fault."""
+        """Returns the next message. A trial that is late, as `wait_for` decides, may continue until another trial has
+        kept its usual pace `num_turns` times. If another trial is delayed at the same time, the machine may be the
+        cause."""
         start_s, longest_s = time.monotonic(), most_s + self._start_limit_s
         while True:
             try:
@@ -341,8 +347,8 @@ class ProcessBackend:
                 most_s = limit_s
 
     def _is_machine_fast(self, process: RacingTrial) -> bool:
-        """Holds the trial while another one runs a few steps, the base if it is there. Returns whether they took the
-        usual time. Without another trial the late one is judged alone."""
+        """Holds the trial while another trial, if possible the base, runs a few steps. Returns whether these steps took
+        their usual time. Returns True if there is no other trial."""
         others = [self._logs[ident] for ident, other in self._processes.items() if other is not process]
         beside = next(reversed([log for log in others if log.spec.role == "base"] or others), None)
         if beside is None:
@@ -367,7 +373,7 @@ class ProcessBackend:
         limit_s: float = math.inf,
         is_judged: bool = True,
     ) -> BlockTiming:
-        """`is_judged`: the trial is ended as soon as it seems to hang."""
+        """Runs a block and returns its timing. `is_judged`: the trial is ended if it hangs, as `_receive` decides."""
         process = self._processes.pop(empty.trial)
         self._processes[empty.trial] = process  # now the most recently used
         expected_s = min((num_steps + lead_in) * log.step_s, limit_s + 2 * log.step_s)
@@ -433,7 +439,7 @@ class ProcessBackend:
 
 
 def tick_of(session: Session) -> Tick:
-    """The event that trials of this script count as a step, according to its check."""
+    """Returns the event that trials of this script count as a step, according to its check."""
     if session.optimizers or any(step.num_updates for step in session.steps):
         return "optimizer"
     if any(step.num_backwards for step in session.steps):
@@ -442,5 +448,6 @@ def tick_of(session: Session) -> Tick:
 
 
 def _warm_s(log: TrialLog) -> float:
-    """The time of the steps that every warm-up has, without the first, which contains the trial's start."""
+    """Returns the time of the steps that every warm-up has. The first step is left out, because it contains the trial's
+    start."""
     return sum(tick.seconds for tick in log.warm[1:_LEAST_SNAPSHOTS])

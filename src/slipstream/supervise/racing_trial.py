@@ -40,7 +40,7 @@ class RacingTrial(TrialProcess):
         server: ForkServer | None,
         on_wait: Callable[[], None],
     ) -> None:
-        """`on_wait` is called again and again while this process waits for a message of the trial."""
+        """`on_wait` is called repeatedly while this process waits for a message of the trial."""
         self.num_holds = 0
         self.holder = 0  # the process that holds the baton
         self._on_wait = on_wait
@@ -65,7 +65,7 @@ class RacingTrial(TrialProcess):
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def receive(self, limit_s: float, most_s: float = 0.0) -> WireMessage:
-        """The next message. Raises OutError if the trial ends without one, or sends nothing in time (see
+        """Returns the next message. Raises OutError if the trial ends without a message, or sends none in time (see
         `wait_for`)."""
         message = self.wait_for(self._look, limit_s, most_s)
         if message is None:
@@ -113,7 +113,7 @@ class RacingTrial(TrialProcess):
         return self._held_since_s is not None
 
     def hold(self) -> None:
-        """Stops all its processes where they are."""
+        """Stops all processes of the trial at any point of their code."""
         self.num_holds += 1
         self._held_since_s = time.monotonic()
         self._tree.stop()
@@ -127,8 +127,8 @@ class RacingTrial(TrialProcess):
         self._tree.resume()
 
     def ask(self, limit_s: float) -> Report:
-        """The report of a paused trial. Its workers are stopped before it makes the report, and the process itself is
-        stopped afterwards."""
+        """Returns the report of a paused trial. The workers are stopped first. The process with the baton is stopped
+        after it has sent the report."""
         assert self._wire is not None
         self._tree.stop(spared=self.holder)
         self._wire.send(Tell())
@@ -141,7 +141,8 @@ class RacingTrial(TrialProcess):
         return report
 
     def memory_bytes(self) -> int:
-        """The trial's memory, at most a few seconds old: for a large process the system takes long to compute it."""
+        """Returns the trial's memory. The figure may be a few seconds old, because the system takes long to compute it
+        for a large process."""
         if time.monotonic() - self._measured_s > _MEASURE_EVERY_S:
             self._measured_bytes = self._tree.memory_bytes(self.holder or self._process.pid)
             self._measured_s = time.monotonic()
@@ -159,7 +160,7 @@ class RacingTrial(TrialProcess):
         self.workspace.remove()
 
     def _ask_to_end(self) -> bool:
-        """Stops a paused script by an exception."""
+        """Makes a paused script end by an exception. Returns False if the trial has not connected."""
         if self._wire is None:
             return False
         self._wire.send(Stop())
@@ -167,7 +168,7 @@ class RacingTrial(TrialProcess):
         return True
 
     def _end_reason(self) -> OutError:
-        """Why the process has ended. Raises the reason if it did not run the script."""
+        """Returns why the process has ended. If the process did not run the script, the reason is raised instead."""
         self.raise_refusal()
         code, last = self.poll(), self._last_line()
         if code is not None and code < 0:
@@ -178,7 +179,7 @@ class RacingTrial(TrialProcess):
         return OutError(Failure(last or f"ended with exit code {code}"))
 
     def _last_line(self) -> str:
-        """The last line on stderr that shows an exception, or else the last line."""
+        """Returns the last line on stderr that shows an exception, or else the last line."""
         size = os.fstat(self._stderr).st_size
         text = os.pread(self._stderr, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
@@ -186,15 +187,16 @@ class RacingTrial(TrialProcess):
         return (raised or lines or [""])[-1][:300]
 
     def _shorten_output(self) -> None:
-        """Empties the output files if they are too long. The trial is stopped. It opened them for appending, so that it
-        continues at the new end."""
+        """Empties the output files if they are too long. The trial is stopped meanwhile. The files are open for
+        appending, so the trial continues at their new end."""
         for descriptor in (self._stdout, self._stderr):
             if os.fstat(descriptor).st_size > _MOST_OUTPUT_BYTES:
                 os.ftruncate(descriptor, 0)
 
 
 def end_of_script(ending: Ending, num_steps: int | None = None) -> Failure:
-    """The failure of a trial whose script ended by itself before it was paused. `num_steps`: how far it came."""
+    """Returns the failure of a trial whose script ended by itself before it was paused. `num_steps` is the number of
+    steps that it had run, if this is known."""
     if ending.message:
         return Failure(ending.message)
     steps = "" if num_steps is None else f" after {plural(num_steps, 'step')}"

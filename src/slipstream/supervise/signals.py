@@ -1,6 +1,7 @@
-"""Handles signals while a script runs. For `check`, the first Ctrl-C interrupts the script, and the session is still
-saved. The second kills the script. A termination signal is forwarded to the trial. During a race both end the race.
-A signal that was ignored when the command started, for example by nohup, stays ignored."""
+"""Handles signals while a script runs. During a check, the first Ctrl-C interrupts the script, and the session is still
+saved. A termination signal is forwarded to the trial. A second signal of any kind kills the script. During a race, a
+Ctrl-C or a termination signal ends the race. A signal that was ignored when the command started, for example by nohup,
+stays ignored."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ class EndedBySignal(SystemExit):
 
 
 class Interrupts:
-    """Use as a context manager, in the main thread, after the trial has started: the trial must not inherit the signal
-    mask and handlers that this class sets."""
+    """Forwards signals to the trial of a check. Use it as a context manager, in the main thread. Enter it after the
+    trial has started, because the trial must not inherit the signal mask and the handlers that this class sets."""
 
     def __init__(self, send: Callable[[int], None]) -> None:
         """`send` sends a signal to the trial."""
@@ -37,7 +38,7 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         self._handlers.__enter__()
-        if hasattr(signal, "sigtimedwait"):  # it tells who sent a signal
+        if hasattr(signal, "sigtimedwait"):  # this function tells who sent a signal
             self._former_mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._watched))
         return self
 
@@ -50,11 +51,13 @@ class Interrupts:
     def look(self) -> None:
         """Handles the signals that arrived since the last call."""
         while hasattr(signal, "sigtimedwait") and (info := signal.sigtimedwait(self._watched, 0)) is not None:
-            # A Ctrl-C in the terminal has already reached the whole foreground group. A signal to this process has not.
+            # A Ctrl-C in the terminal has already reached the trial, which is in the same foreground process group. A
+            # signal that another process sent has reached only this process.
             self._act(info.si_signo, is_shared=info.si_code > 0)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        """Handles a signal of an unknown sender. Another thread received it, or the system has no `sigtimedwait`."""
+        """Handles a signal whose sender is unknown, because another thread received the signal or the system has no
+        `sigtimedwait`."""
         self._act(number, is_shared=number == signal.SIGINT)
 
     def _act(self, number: int, *, is_shared: bool) -> None:

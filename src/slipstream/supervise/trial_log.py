@@ -1,5 +1,5 @@
-"""What the race backend knows of one trial over all its starts. Each start repeats the steps of the one before, so that
-the log adds only steps that are new."""
+"""What the race backend knows of one trial over all its starts. Each start repeats the steps of the previous start, so
+the log adds only new steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TrialLog:
     def __init__(self, spec: TrialSpec) -> None:
         self.spec = spec
         self.timings: list[BlockTiming] = []
-        self.warm: list[Ticked] = []  # of the last start
+        self.warm: list[Ticked] = []  # steps of the last start's warm-up
         self.startup_s = 0.0
         self.peak_bytes = 0
         self.device_peak_bytes = 0
@@ -64,7 +64,7 @@ class TrialLog:
 
     @property
     def steady(self) -> list[Ticked]:
-        """Steps of the warm-up that can be compared: all but the first, and without compilation."""
+        """The steps of the warm-up that can be compared: all except the first step and disturbed steps."""
         return [tick for tick in self.warm[1:] if not tick.is_disturbed]
 
     @property

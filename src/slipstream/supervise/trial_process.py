@@ -1,5 +1,5 @@
-"""One start of a trial, seen from the parent: its processes and the messages in its spool. This is what `check` and a
-race have in common. They differ in what they ask the trial to do and in what they listen to while they wait for it."""
+"""One start of a trial, seen from the parent: its processes and the messages in its spool. `check` and races share this
+code. They differ in what they ask the trial to do, and in what they read while they wait for the trial."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slipstream.wire.spool import SpoolReader
 
 T = TypeVar("T")
 _POLL_S: Final = 0.1
-_BUSY: Final = 0.2  # of a core: a silent trial that uses less during the limit counts as hung
+_BUSY: Final = 0.2  # cores; a silent trial that uses less CPU than this until the limit counts as hung
 
 
 class OutError(Exception):
@@ -36,7 +36,7 @@ class OutError(Exception):
 
 
 class LateError(OutError):
-    """The trial did not do in time what was expected of it. It is still running."""
+    """The trial did not reach the expected point in time. It still runs."""
 
 
 class RefusalError(OutError):
@@ -60,7 +60,7 @@ _NOT_RUN: Final[dict[str, Callable[[str], Exception]]] = {  # by the file in the
 
 
 class TrialProcess:
-    """One start of a trial, with all its processes. Whoever made the workspace removes it."""
+    """One start of a trial, with all its processes. The caller that created the workspace must remove it."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class TrialProcess:
         return self._process.pid
 
     def pids(self) -> list[int]:
-        """The ids of all its processes."""
+        """Returns the ids of all processes of the trial."""
         return self._tree.members()
 
     @property
@@ -106,17 +106,18 @@ class TrialProcess:
         return isinstance(self._process, ForkedProcess)
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal, or None while the trial runs."""
+        """Returns the exit code, negative for a signal, or None while the trial runs."""
         return self._process.poll()
 
     def messages(self) -> Iterator[tuple[int, Message]]:
-        """What the trial's processes have written to the spool since the last call. It can be read after the end."""
+        """Returns the messages that the trial's processes have written to the spool since the last call, and the ids of
+        these processes. This also works after the end of the trial."""
         return self._messages.read()
 
     def wait_for(self, look: Callable[[float], T], limit_s: float, most_s: float = 0.0) -> T:
-        """Calls `look` until it returns a value other than None, or until the trial has ended. `look` itself waits, up
-        to the seconds that it is given. Raises LateError after `limit_s`. A trial that uses CPU meanwhile (an
-        evaluation, a long compilation) gets the longer limit `most_s`."""
+        """Calls `look` until it returns a value other than None, or until the trial has ended. Returns the last value.
+        `look` receives the longest time in seconds for which it may wait. Raises LateError after `limit_s`. A trial
+        that uses CPU meanwhile, for example for an evaluation or a long compilation, gets the longer limit `most_s`."""
         start_s = window_s = time.monotonic()
         used_s: float | None = None
         while True:
@@ -126,7 +127,8 @@ class TrialProcess:
                 return found
             now_s = time.monotonic()
             if used_s is None and most_s > limit_s:
-                # Not at once: most messages arrive soon, and reading the CPU time takes CPU from the trial.
+                # The CPU time is read only after the first look, because most messages arrive before that, and reading
+                # takes CPU time from the trial.
                 used_s = self._tree.cpu_s()
             if now_s - window_s >= limit_s:
                 is_busy = used_s is not None and self._tree.cpu_s() - used_s > _BUSY * (now_s - window_s)
@@ -149,8 +151,8 @@ class TrialProcess:
                 os.kill(self.pid, number)
 
     def end(self, patience_s: float = 0.0) -> None:
-        """Ends all its processes, stopped or not. With `patience_s`, the trial is asked to end first, and has this long
-        to clean up."""
+        """Ends all processes of the trial, stopped or not. With `patience_s`, the trial is first asked to end, and gets
+        this time to clean up."""
         if patience_s and self.poll() is None and self._ask_to_end():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(patience_s)
@@ -164,7 +166,7 @@ class TrialProcess:
 
 
 def signal_name(exit_code: int) -> str:
-    """Names the signal that ended a process with this negative exit code."""
+    """Returns the name of the signal that ended a process with this negative exit code."""
     try:
         return signal.Signals(-exit_code).name
     except ValueError:

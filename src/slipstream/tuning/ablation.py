@@ -13,8 +13,9 @@ from slipstream.tuning.state import TuningState
 
 
 def ablate(state: TuningState) -> None:
-    """Removes all techniques that add nothing, if the rest is as fast as the whole. Otherwise only the one that adds
-    least is removed, because of two that do the same job each looks superfluous while the other is there."""
+    """Removes all techniques that add nothing, if the remaining recipe is as fast as the whole one. Otherwise it
+    removes only the technique that adds least. If two techniques do the same job, each of them seems superfluous as
+    long as the other one is in the recipe."""
     recipe = state.recipe
     if len(recipe.choices) < 2 or not _is_time_for(state, len(recipe.choices)):
         return
@@ -41,7 +42,7 @@ def _is_time_for(state: TuningState, num_others: int) -> bool:
 
 
 def _worths(state: TuningState, recipe: Recipe, least: float) -> dict[Choice, float]:
-    """For each technique, how much faster the recipe is with it than without it, as a log ratio."""
+    """Returns for each technique how much faster the recipe is with this technique than without it, as a log ratio."""
     whole = state.trials(recipe)
     without = {choice: state.trials(recipe.without(choice.technique)) for choice in recipe.choices}
 
@@ -56,7 +57,8 @@ def _worths(state: TuningState, recipe: Recipe, least: float) -> dict[Choice, fl
 
 
 def _is_as_fast(state: TuningState, recipe: Recipe, superfluous: Sequence[Choice], least: float) -> bool:
-    """Whether the recipe is as fast without all of them. False if nothing would be left, or if there is no time."""
+    """Whether the recipe is as fast without all superfluous techniques. False if no technique would be left, or if
+    there is no time."""
     rest = _without(recipe, superfluous)
     if not rest.choices or not _is_time_for(state, 1):
         return False

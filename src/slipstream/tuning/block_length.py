@@ -10,15 +10,17 @@ import msgspec
 from slipstream.diagnose.statistics import median
 from slipstream.records import BlockTiming
 
-# Noise lasts about a second: short blocks share it best. The load of other programs is counted in ticks of 10 ms, which
-# a shorter block could not resolve.
+# Noise of the machine lasts about a second. If blocks are shorter, the noise affects all blocks of a round alike. In
+# much shorter blocks the load of other programs could not be measured, because the system counts it in ticks of 10 ms.
 BLOCK_S = 0.25
-FEW_STEPS = 2  # at least: in some scripts every other step takes twice as long
-MOST_AT_ONCE = 4  # batches of several workers arrive in bursts: fewer steps would time only a burst
-ENOUGH_S = 0.5  # with blocks longer than this, bursts average out over blocks
-LONG_STEP_S = 1.0  # a longer step is a block of its own, and refills the caches by itself: it needs no lead-in
-SHORT_EPOCH_S = 1.0  # four usual blocks: starts of longer epochs are timed by themselves and spread over the steps
-LEAD_IN_SHARE = 16  # one lead-in step for this many timed steps: caches are cold when a trial gets the baton
+FEW_STEPS = 2  # the fewest steps of a block, because in some scripts every other step takes twice as long
+# Batches of several workers arrive in bursts, and fewer steps than a burst would time only one burst. A block therefore
+# has at least this many steps if the script may have so many workers.
+MOST_AT_ONCE = 4
+ENOUGH_S = 0.5  # bursts make no block longer than this, because they average out in longer blocks
+LONG_STEP_S = 1.0  # a longer step is a block of its own; it needs no lead-in, because it refills the caches itself
+SHORT_EPOCH_S = 1.0  # four usual blocks; starts of longer epochs are timed separately and spread over the blocks
+LEAD_IN_SHARE = 16  # timed steps for each lead-in step, because caches are cold when a trial gets the baton
 
 
 class BlockPlan(msgspec.Struct, frozen=True):
@@ -31,9 +33,10 @@ class BlockPlan(msgspec.Struct, frozen=True):
 
 
 def block(block_plan: BlockPlan, times: int = 1) -> tuple[int, int]:
-    """The number of timed steps and of lead-in steps. If epochs are short, a block with its lead-in is a whole number
-    of epochs, so that every block includes the same number of epoch starts. If the length of the training is known, a
-    block takes at most a third of it, because a script that ends in its first block is never timed."""
+    """Returns the number of timed steps and the number of lead-in steps. If epochs are short, a block with its lead-in
+    is a whole number of epochs, so every block includes the same number of epoch starts. If the length of the training
+    is known, a block takes at most a third of the training, because a script that ends in its first block is never
+    timed."""
     num_steps = times * (1 if block_plan.step_s > LONG_STEP_S else _num_steps(block_plan))
     lead_in = max(1, num_steps // LEAD_IN_SHARE) if block_plan.step_s <= LONG_STEP_S else 0
     if _is_short(block_plan):
@@ -51,8 +54,8 @@ def _num_steps(block_plan: BlockPlan) -> int:
 
 
 def evened(timing: BlockTiming, block_plan: BlockPlan) -> BlockTiming:
-    """The timing with an average share of the cost of epoch starts, instead of the starts that happened to fall into
-    the block. Blocks of whole epochs stay as they are."""
+    """Replaces the time of the epoch starts in the block by the average share of this time. Timings of whole epochs are
+    not changed."""
     if not timing.num_steps or not block_plan.epoch_steps or _is_short(block_plan):
         return timing
     share_s = timing.epoch_start_s * timing.num_steps / block_plan.epoch_steps

@@ -1,5 +1,5 @@
-"""Selects the techniques to race: all that apply, the most promising first. The others get a verdict with the
-reason. A technique with a setting is an arm."""
+"""Selects the techniques to race: all techniques that apply, the most promising first. The others get a verdict with
+the reason. An arm is a technique with one setting."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from slipstream.techniques._core.catalogue import Technique
 from slipstream.techniques._core.observation import Observation
 from slipstream.tuning.options import TuneOptions
 
-MOST_SETTINGS = 2  # of one technique in one pass: the best guess and the one that is next to it
-CONTROL = "nothing"  # the technique of the A/A control, which runs in every tuning and is no candidate
+MOST_SETTINGS = 2  # settings of one technique in one pass: the best guess and its neighbour
+CONTROL = "nothing"  # the technique of the A/A control, which is not a candidate
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Arm(msgspec.Struct, frozen=True):
 def propose(
     session: Session, order: TuneOptions, known: Mapping[str, Technique]
 ) -> tuple[list[Candidate], list[Verdict]]:
-    """Candidates, most promising first, and a verdict for each technique that cannot be one."""
+    """Returns the candidates, the most promising first, and a verdict for each technique that cannot be a candidate."""
     offered = {ident: technique for ident, technique in known.items() if ident != CONTROL}
     _refuse_unknown("--only", order.only, offered)
     _refuse_unknown("--without", order.without, offered)
@@ -59,8 +59,8 @@ def propose(
         else:
             candidates.append(answer)
     # The best technique for every cause comes before the second best for any cause, because techniques for one cause
-    # compete for the same milliseconds. The sort is stable. Techniques that need a trial of their own as a proof
-    # (compile) cost most and come last among equals.
+    # compete for the same milliseconds. The sort is stable. Techniques whose numerics need a separate trial (compile)
+    # cost most, so they come last among techniques of equal rank and gain.
     rank = observation.rank_of
     candidates.sort(key=lambda one: (rank(one.technique, one.card.causes), -one.gain, one.card.needs_proof))
     return candidates, refused
@@ -69,8 +69,9 @@ def propose(
 def latecomers(
     observation: Observation, order: TuneOptions, known: Mapping[str, Technique], recipe: Recipe, out: Collection[str]
 ) -> list[Candidate]:
-    """Techniques that do not apply to the unchanged script, but may apply together with this recipe. They define
-    `applies_with(observation, recipe)`, and `settings_with` if the recipe changes which settings are worth trying."""
+    """Returns techniques that do not apply to the unchanged script but apply together with this recipe. Only techniques
+    that define `applies_with(observation, recipe)` are asked. They may also define `settings_with`, if the recipe
+    changes which settings are worth trying."""
     found = []
     for ident, technique in known.items():
         is_asked = ident not in out and recipe.setting_of(ident) is None and (not order.only or ident in order.only)
@@ -82,8 +83,9 @@ def latecomers(
 
 
 def settings_to_race(candidate: Candidate, seen: Mapping[Setting, float]) -> list[Setting]:
-    """The settings of a technique that race in the next pass. `seen` are the gains of those that raced before. The best
-    of these races again with its untried neighbour. At first the best guesses race; only one, if starts take long."""
+    """Returns the settings of a technique that race in the next pass. `seen` contains the gains of the settings that
+    have raced. In the first pass the best guesses race, or only the best one if the technique is slow to start. Later
+    the best setting so far races again, together with an untried neighbour."""
     if not seen:
         return list(candidate.settings[: 1 if candidate.card.is_slow_to_start else MOST_SETTINGS])
     best = max(seen, key=lambda setting: seen[setting])
@@ -91,8 +93,8 @@ def settings_to_race(candidate: Candidate, seen: Mapping[Setting, float]) -> lis
 
 
 def untried_neighbours(candidate: Candidate, setting: Setting, tried: Collection[Setting]) -> list[Setting]:
-    """For numbers, the next larger and the next smaller one that were not tried. Names have no neighbours: for them it
-    is the next one in the list."""
+    """Returns the neighbours of a setting that were not tried. For numbers these are the next larger and the next
+    smaller setting. For names it is the first untried setting in the candidate's list."""
     if setting not in candidate.settings:
         return []
     if candidate.is_numeric:
@@ -164,5 +166,5 @@ def is_looser(numerics: NumericsClass, allowed: NumericsClass) -> bool:
 
 
 def loosest(classes: Sequence[NumericsClass]) -> NumericsClass:
-    """The numerics class of a recipe: that of its loosest technique."""
+    """Returns the numerics class of a recipe, which is the class of its loosest technique."""
     return max(classes, key=NUMERICS.index, default="identical")

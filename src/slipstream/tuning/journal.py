@@ -1,5 +1,5 @@
-"""The journal of a tuning: a file to which results are appended, so that `--resume` can continue it. A
-journal of another script, with other options, of another machine, or older than a week is ignored."""
+"""The journal of a tuning: a file to which results are appended, so that `--resume` can continue the tuning. A journal
+that is older than a week is ignored, and so is a journal of another script, of other options or of another machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Selected(msgspec.Struct, frozen=True, tag="selected"):
     """The state after a pass."""
 
     recipe: Recipe
-    gain: float  # its estimated log ratio against the base
+    gain: float  # the estimated log ratio of the recipe against the base
     verdicts: list[Verdict] = []
     is_last: bool = False  # only the proof is left
     writable: Recipe = Recipe()  # the best recipe that can be written into the source, if `recipe` cannot
@@ -74,7 +74,8 @@ class Journal:
         self._append(selected)
 
     def begin_proof(self, recipe: Recipe) -> tuple[int, list[float]]:
-        """The number of this proof in the tuning, from 1 on, and the pairs of it that are known."""
+        """Returns the number of this proof in the tuning, which starts at 1, and the log ratios of its known pairs. A
+        new proof is written to the journal."""
         if recipe not in self._proofs:
             self._proofs.append(recipe)
             self._append(ProofBegun(recipe))
@@ -102,7 +103,7 @@ class Journal:
             self._take(entries[1:])
         else:
             entries = [Header(facts, datetime.now(timezone.utc).isoformat())]
-        try:  # without what could not be read: nothing after it would be found again
+        try:  # rewrites the file without an unreadable line, because reading stops at such a line
             write_file(self._path, b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries))
         except OSError as error:
             self._give_up(error)
@@ -125,15 +126,16 @@ class Journal:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """Continues without a journal: a full disk must not end a tuning. The user is told that it cannot be
-        resumed."""
+        """Continues without a journal, because a full disk must not end a tuning. `fault` tells the user that the
+        tuning cannot be resumed."""
         self._path = None
         why = f"{error.filename}: {error.strerror}"
         self.fault = f"No journal could be kept ({why}): this tuning cannot be resumed."
 
 
 def _read(path: Path) -> list[Entry]:
-    """Reads up to the first incomplete line, which is the last one if the machine stopped while writing it."""
+    """Reads up to the first unreadable line. The last line is incomplete if the machine stopped while it was
+    written."""
     entries: list[Entry] = []
     try:
         lines = read_file(path, _LIMIT_BYTES).splitlines()
@@ -157,7 +159,7 @@ def _is_current(header: Header, facts: dict[str, str]) -> bool:
 
 
 def facts_of(session: Session, order: TuneOptions) -> dict[str, str]:
-    """The facts that must be unchanged for the journal to be used."""
+    """Returns the facts that must be unchanged if the journal is to be used."""
     environment = session.environment
     facts = {
         "script": " ".join(session.script),

@@ -1,6 +1,6 @@
-"""Checks the numerics of a recipe: compares the fingerprint of its trial with the base's, and with those of controls
-that show what rounding and chance do to this training. Controls and proofs run only if a verdict depends on them.
-They are not timed, and end immediately afterwards."""
+"""Checks the numerics of a recipe. The check compares the fingerprint of its trial with those of the base and of
+controls. The controls show how rounding and chance affect this training. Controls and trials of a numerics proof run
+only if a verdict depends on them. They are not timed, and end as soon as they have run their steps."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from slipstream.tuning.budget import Budget, Costs
 from slipstream.tuning.trials import RecipeTrials, TrialPool
 from slipstream.verify.numerics import Controls, judge
 
-CONTROL_SHARE = 0.1  # of the budget: the most that all controls may take, beyond the first block of each
-PROOF_SHARE = 0.05  # of the budget: the most that the trial of a proof may take
-MIN_CURVE = 40  # steps, if there is time: shorter loss curves show little
-TIMING_S = 0.5  # of a block: the least that every control runs, whatever time is left
-NUM_SEEDS = 3
-MOST_CONTROLS = RANDOM_DRAWS + 1 + NUM_SEEDS  # of a recipe in lower precision
+CONTROL_SHARE = 0.1  # all controls may take this share of the budget, beyond the first block of each
+PROOF_SHARE = 0.05  # the trial of a numerics proof may take this share of the budget
+MIN_CURVE = 40  # steps, if there is time; shorter loss curves show little
+TIMING_S = 0.5  # seconds of a control's block; every control runs one block, even if no time is left
+NUM_SEEDS = 3  # controls with other seeds
+MOST_CONTROLS = RANDOM_DRAWS + 1 + NUM_SEEDS  # controls of a recipe in lower precision
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The numerics that a recipe claims. Its class is that of its loosest technique. A recipe that redraws random
-    numbers can only be compared with the base by its loss curve, whatever its other techniques are."""
+    """The numerics that a recipe claims. Its numerics class is that of its loosest technique. A recipe that redraws
+    random numbers can only be compared with the base by its loss curve, whatever its other techniques are."""
 
     numerics: NumericsClass
-    precision: Precision = "fp32"  # that an approximate recipe computes in
+    precision: Precision = "fp32"  # the precision in which an approximate recipe computes
     is_redrawn: bool = False
-    needs_proof: bool = False  # timed with its own random numbers, proved with the base's
+    # The timed trial draws its own random numbers, so another trial checks the recipe with those of the base.
+    needs_proof: bool = False
 
     def judged_as(self, is_timed: bool = True) -> NumericsClass:
         by_curve = self.is_redrawn or (self.needs_proof and is_timed)
@@ -46,16 +47,16 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class NumericsCheck:
-    """Checks fingerprints, and runs the controls and proofs that this needs."""
+    """Checks fingerprints, and runs the controls and the trials of numerics proofs that the checks need."""
 
     def __init__(self, pool: TrialPool, budget: Budget, costs: Costs, base: RecipeTrials) -> None:
         self._pool = pool
         self._budget = budget
         self._costs = costs
-        self.bases = [base]  # several starts of the same script with the same seed, which compute the same
+        self.bases = [base]  # trials of the unchanged script with the same seed; all compute the same values
         self._rounding: dict[Precision, list[RecipeTrials]] = {}
         self._seeds: list[RecipeTrials] = []
-        self._spent_s = 0.0  # on controls
+        self._spent_s = 0.0  # seconds that controls have taken
         self.control: RecipeTrials | None = None  # the A/A control, once it has run
 
     @property
@@ -63,24 +64,23 @@ class NumericsCheck:
         return max(self.bases, key=lambda trials: trials.num_steps)
 
     def quick_check(self, claim: Claim, record: TrialRecord) -> Numerics:
-        """Checks a timed trial with the controls that have already run. For verdicts that do not depend on the
-        result."""
+        """Checks a timed trial with the controls that have already run. Starts no trial."""
         claimed = claim.judged_as(is_timed=self.needs_proof(claim, record))
         return self._judge(claim, claimed, record.fingerprint)
 
     def needs_proof(self, claim: Claim, record: TrialRecord) -> bool:
-        """Whether a separate proof is needed. It is not if the timed trial itself passes with the base's random
-        numbers, as it does for a model that draws none."""
+        """Whether the recipe needs another trial with the base's random numbers. The recipe does not need one if the
+        timed trial passes a direct comparison with the base, as with a model that draws no random numbers."""
         is_sound = self._judge(claim, claim.judged_as(is_timed=False), record.fingerprint).is_sound
         return claim.needs_proof and not is_sound
 
     def full_check(self, claim: Claim, record: TrialRecord, num_steps: int, deadline_s: float) -> Numerics:
-        """Checks a timed trial with all controls that are needed to keep a recipe. Controls that would end after the
+        """Checks a timed trial with all controls that are needed to keep its recipe. Controls that would end after the
         deadline do not start."""
         if self._base.num_steps < min(MIN_CURVE, num_steps):  # in a resumed tuning the base may not have run yet
             self._run(self._base, MIN_CURVE, PROOF_SHARE * self._budget.budget_s)
         num_wanted = 2 * max(MIN_CURVE, num_steps)  # later trials may run longer than this one
-        if claim.needs_proof:  # not if it computes like the base, as a model does that draws no random numbers
+        if claim.needs_proof:  # a model that draws no random numbers may pass a direct comparison with the base
             own = claim.judged_as(is_timed=False)
             numerics = self._checked(claim, num_wanted, deadline_s, lambda: self._judge(claim, own, record.fingerprint))
             if numerics.is_sound:
@@ -100,7 +100,7 @@ class NumericsCheck:
         return self._checked(claim, num_wanted, deadline_s, lambda: self._judge(claim, claimed, proof))
 
     def controls_s(self, claim: Claim) -> float:
-        """The time of the controls that this claim may need and that have not run yet."""
+        """Returns the duration of the controls that this claim may need and that have not run yet."""
         number = 0 if self._seeds else NUM_SEEDS
         if claim.precision not in self._rounding:
             number += _num_draws(claim)
@@ -110,7 +110,8 @@ class NumericsCheck:
         return self._budget.now_s() + num_controls * self._costs.control_s() <= deadline_s
 
     def _checked(self, claim: Claim, num_steps: int, deadline_s: float, check: Callable[[], Numerics]) -> Numerics:
-        """The result of `check` after the controls that it asks for have run, if there is time for them."""
+        """Returns the result of `check`. If `check` needs further controls and there is time for them, they run
+        first."""
         numerics = check()
         if numerics.basis == "no_control" and claim.precision not in self._rounding:
             num_draws = _num_draws(claim)
@@ -145,22 +146,22 @@ class NumericsCheck:
         return [one for one in found if one.losses]
 
     def _run_controls(self, all_trials: Sequence[RecipeTrials], num_steps: int) -> None:
-        """Runs controls for `num_steps`, or until the time for controls is used up. Each runs one block at least. Two
-        start at the same time, before either runs steps: only one trial runs at a time."""
+        """Runs controls for `num_steps`, or until the time for controls is used up. Each control runs at least one
+        block. If memory allows, two controls start at the same time. Then they run their steps one after the other."""
         begun_s = self._budget.now_s()
         size = 1 if self._pool.is_relaunching() else 2
         for at in range(0, len(all_trials), size):
             together = all_trials[at : at + size]
             for trials, following in itertools.zip_longest(together, together[1:]):
                 self._pool.expect(following)
-                self._pool.enter(trials)  # a failure is ignored here: it is started again for its run
+                self._pool.enter(trials)  # a failure is ignored here, because `_run` starts the trial again
             for number, trials in enumerate(together):
                 left_s = CONTROL_SHARE * self._budget.budget_s - self._spent_s - (self._budget.now_s() - begun_s)
                 self._run(trials, num_steps, left_s / (len(all_trials) - at - number))
         self._spent_s += self._budget.now_s() - begun_s
 
     def _run(self, trials: RecipeTrials, num_steps: int, seconds: float) -> None:
-        """Runs a trial for `num_steps`, or until the seconds are used up."""
+        """Runs a trial for `num_steps`, or until the seconds are used up. It runs at least one block."""
         deadline_s = self._budget.now_s() + seconds
         if self._pool.enter(trials):
             return
@@ -174,5 +175,5 @@ class NumericsCheck:
 
 
 def _num_draws(claim: Claim) -> int:
-    """The number of rounding controls. Lower precision needs one more, whose rounding is not random."""
+    """Returns the number of rounding controls. Lower precision needs one more control, whose rounding is not random."""
     return RANDOM_DRAWS + (claim.precision != "fp32")

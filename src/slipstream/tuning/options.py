@@ -17,4 +17,4 @@ class TuneOptions(msgspec.Struct, frozen=True):
     is_patchable: bool = False  # race only what can be written into the source
     margin: float = 0.01  # a gain must exceed this
     alpha: float = 0.05  # probability that a tuning of useless candidates keeps anything
-    seed: int = 0  # for the order in which trials take turns
+    seed: int = 0  # of the random order in which trials take turns

@@ -14,7 +14,7 @@ class ProgressListener(Protocol):
         ...
 
     def entering(self, trial: str) -> None:
-        """A trial is being started, which may take as long as the start of the script."""
+        """A trial is being started. This may take as long as the start of the script."""
         ...
 
     def block_done(self, trial: str, round: int) -> None: ...
@@ -24,7 +24,8 @@ class ProgressListener(Protocol):
         ...
 
     def left(self, seconds: float, budget_s: float) -> None:
-        """The seconds of the budget that are left, and the whole budget, which grows while other programs disturb."""
+        """The seconds of the budget that are left, and the whole budget. The budget grows when time is lost to other
+        programs."""
         ...
 
     def best(self, recipe: Recipe, ratio: float) -> None:
@@ -32,7 +33,7 @@ class ProgressListener(Protocol):
         ...
 
     def waiting(self, cores: float) -> None:
-        """Other programs use so many cores, and no trial runs until they are done. 0.0: the waiting is over."""
+        """Other programs use `cores` cores, and no trial runs meanwhile. 0.0 means that the waiting is over."""
         ...
 
     def note(self, sentence: str) -> None: ...

@@ -1,5 +1,5 @@
-"""The proof: the whole recipe against the base, in pairs of new processes that share no parent. Each pair is one
-observation. No round of the selection counts here."""
+"""The proof. It compares the whole recipe with the base in pairs of new processes, which are never forked. Each pair is
+one observation. Rounds of the selection do not count."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ from slipstream.tuning.state import TuningState
 from slipstream.tuning.trials import RaceError, RecipeTrials
 from slipstream.verify.t_sequence import TSequence
 
-WHOLE = "recipe"  # the technique of the verdict on the whole recipe
-MOST_PAIRS = 32  # enough to prove a gain as large as the spread of a pair, in nine of ten tunings
-ENOUGH_PAIRS = 12  # with fewer, the interval is over three times as long as the spread of the pairs
-# After so many pairs a recipe is given up if its mean gain does not exceed the margin. A real gain of 10% that is as
-# large as the spread of the pairs is given up by mistake in two of 100 tunings.
+WHOLE = "recipe"  # stands in place of a technique in the verdict on the whole recipe
+MOST_PAIRS = 32  # prove a gain as large as the spread of the pairs in nine of ten tunings
+# A pair ends early enough to leave time for this many pairs. The interval of fewer pairs is more than three times as
+# long as their spread.
+ENOUGH_PAIRS = 12
+# After this many pairs the proof ends if their mean gain does not exceed the margin. The proof of a real gain of 10%
+# that is as large as the spread of the pairs ends by mistake in two of 100 tunings.
 FUTILE_PAIRS = 6
-NARROW = 0.1  # length of the interval of the log ratio; a proved gain is measured further until it is as narrow
-SMALL_BESIDE = 0.5  # block noise below this share of the spread of pairs widens it by an eighth at most
-GRACE_SHARE = 0.05  # of the budget, for a pair that has just been started
-# If other programs disturb both processes alike, the difference of their lost blocks exceeds so many standard
-# deviations in one of 1000 proofs.
+NARROW = 0.1  # a proved gain gets more pairs until the interval of its log ratio is at most this long
+SMALL_BESIDE = 0.5  # block noise below this share of the spread of the pairs widens the spread by at most an eighth
+# The first pair, the fewest rounds of a pair and the numerics check may exceed the budget by this share.
+GRACE_SHARE = 0.05
+# If other programs disturb both processes of the pairs alike, the difference between the numbers of their disturbed
+# blocks exceeds this many standard deviations in one of 1000 proofs.
 UNLIKELY_EXCESS = 3.3
 
 ProofKind = Literal["total", "writable"]
@@ -41,7 +44,7 @@ class Proof(msgspec.Struct):
     outcome: Outcome
     speed: Speed | None
     numerics: Numerics | None = None
-    reason: str = ""  # failed: what the trial told
+    reason: str = ""  # why the trial failed, or ""
 
     @property
     def is_kept(self) -> bool:
@@ -49,13 +52,14 @@ class Proof(msgspec.Struct):
 
     @property
     def is_open(self) -> bool:
-        """Whether more time could prove it."""
+        """Whether more time could prove the recipe."""
         return self.outcome in ("not_proved", "measured", "not_checked", "other_load")
 
 
 def prove(state: TuningState, recipe: Recipe, proofs: list[Proof], kind: ProofKind = "total") -> Proof:
-    """Races pairs until the recipe is decided or the time is over, and adds the proof to `proofs`. Pairs of an earlier,
-    interrupted tuning count. If it is interrupted, it adds a proof from the pairs so far and raises again."""
+    """Races pairs until they decide about the recipe or the time is over. Adds the proof to `proofs` and returns it.
+    Pairs of an earlier, interrupted tuning count. If an exception interrupts the pairs, the function adds a proof from
+    the pairs so far, if there are any, and raises the exception again."""
     number, earlier = state.journal.begin_proof(recipe)
     sequence = TSequence(state.order.alpha / 2**number)
     for known in earlier:
@@ -85,8 +89,8 @@ def prove(state: TuningState, recipe: Recipe, proofs: list[Proof], kind: ProofKi
     failure = race.failures.get(id(whole))
     proof.reason = str(failure) if failure is not None else ""
     if proof.outcome == "proved" and interruption is None:
-        proof.numerics = verdicts.judge_numerics(state, whole, state.budget.end_s(-GRACE_SHARE))  # as they were timed
-    elif proof.outcome == "proved":  # no further trial may run
+        proof.numerics = verdicts.judge_numerics(state, whole, state.budget.end_s(-GRACE_SHARE))
+    elif proof.outcome == "proved":  # after an interruption no further trial may run
         proof.numerics = state.numerics_check.quick_check(state.claim(recipe), state.pool.record(whole))
         if not proof.numerics.is_sound:
             proof.outcome, proof.numerics = "not_checked", None
@@ -119,8 +123,8 @@ def _seems_useless(state: TuningState, sequence: TSequence) -> bool:
 
 
 def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence) -> float | None:
-    """The log ratio of two new processes: the centre over several interleaved blocks. They end early
-    enough to leave time for ENOUGH_PAIRS."""
+    """Races new processes of the base and the recipe. Returns the typical log ratio of their rounds, or None if no
+    round was timed. The race ends early enough to leave time for ENOUGH_PAIRS pairs."""
     first = len(race.rounds)
     begun_s = state.budget.now_s()
     planned_s = state.budget.left_s() / max(1, ENOUGH_PAIRS - sequence.num_pairs)
@@ -141,8 +145,8 @@ def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrial
 
 
 def _is_timed(state: TuningState, log_ratios: Sequence[float], spread: float, end_s: float) -> bool:
-    """Whether a pair has enough rounds: more would not help, because the noise of its blocks is small beside the spread
-    of the pairs, or would cost more than another pair."""
+    """Whether a pair has enough rounds. It has enough if the noise of its blocks is small beside the spread of the
+    pairs, if it has MOST_PAIR_ROUNDS rounds, or if its time is over."""
     num_rounds, now_s = len(log_ratios), state.budget.now_s()
     if num_rounds < PAIR_ROUNDS:
         return now_s >= state.budget.end_s(-GRACE_SHARE)
@@ -166,8 +170,8 @@ def _outcome(state: TuningState, sequence: TSequence, race: Race, base: RecipeTr
 
 
 def _is_loaded_unevenly(race: Race, base: RecipeTrials, whole: RecipeTrials) -> bool:
-    """Whether other programs disturbed one of the two far more often. Then the load may come from the trial itself, and
-    the discarded rounds are a biased choice."""
+    """Whether other programs disturbed one of the two trials far more often than the other. In this case the load may
+    come from the trial itself, and discarding its rounds may bias the result."""
     ours, theirs = race.loaded.get(id(whole), 0), race.loaded.get(id(base), 0)
     return abs(ours - theirs) > UNLIKELY_EXCESS * math.sqrt(max(1, ours + theirs))
 

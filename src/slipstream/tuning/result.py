@@ -17,7 +17,8 @@ from slipstream.tuning.state import TuningState
 
 
 def conclude(state: TuningState, proofs: Sequence[Proof], is_complete: bool, was_interrupted: bool) -> Tuning:
-    """The recipe is kept if a proof says so. Otherwise the best recipe is only named, with what is known of it."""
+    """Builds the result. A recipe is kept if a proof of it succeeded. Otherwise the result names the best recipe as a
+    candidate, with its measured or estimated speed."""
     kept = next((proof for proof in proofs if proof.is_kept), None)
     recipe = kept.recipe if kept is not None else Recipe()
     candidate, candidate_speed = (Recipe(), None) if kept is not None else _candidate(state, proofs)
@@ -63,7 +64,9 @@ def conclude(state: TuningState, proofs: Sequence[Proof], is_complete: bool, was
 
 
 def _candidate(state: TuningState, proofs: Sequence[Proof]) -> tuple[Recipe, Speed | None]:
-    """The best recipe that nothing speaks against. Its speed has an interval if pairs of a proof gave one."""
+    """Returns the recipe of the last open proof that has a speed. Without such a proof it returns the selected recipe,
+    unless a proof rejected it. Returns an empty recipe if none is left, or if the recipe is not faster than the base.
+    The speed has an interval if pairs of a proof gave one."""
     open_proofs = [proof for proof in proofs if proof.is_open and proof.speed is not None]
     if open_proofs:
         recipe, speed = open_proofs[-1].recipe, open_proofs[-1].speed
@@ -75,7 +78,8 @@ def _candidate(state: TuningState, proofs: Sequence[Proof]) -> tuple[Recipe, Spe
 
 
 def _writable_speed(state: TuningState, proofs: Sequence[Proof]) -> Speed | None:
-    """With an interval if it was proved, else the estimate of the selection."""
+    """Returns the speed of the best recipe that can be written into the source. The speed comes from the proof of this
+    recipe or, without a proof, from the selection."""
     if not state.writable.choices:
         return None
     proved = [proof.speed for proof in proofs if proof.recipe == state.writable and proof.speed is not None]
@@ -83,7 +87,8 @@ def _writable_speed(state: TuningState, proofs: Sequence[Proof]) -> Speed | None
 
 
 def _settled(verdict: Verdict, recipe: Recipe, candidate: Recipe) -> Verdict:
-    """A technique that the selection chose is kept only if the recipe that was proved holds it."""
+    """Returns the verdict on a technique after all proofs. A technique that the selection chose is kept only if the
+    kept recipe contains it."""
     if verdict.kind != "single" or verdict.decision != "kept" or verdict.choice in recipe.choices:
         return verdict
     if (recipe.setting_of(verdict.technique) or candidate.setting_of(verdict.technique)) not in (None, verdict.setting):
@@ -92,7 +97,8 @@ def _settled(verdict: Verdict, recipe: Recipe, candidate: Recipe) -> Verdict:
 
 
 def _in_proportion(verdict: Verdict, step_ms: float, rate: float) -> Verdict:
-    """Derives step and rate from the base's and the ratio, so that all rows agree."""
+    """Derives the step time and the rate from those of the base and from the ratio, so that all rows of a table
+    agree."""
     if verdict.speed is None or verdict.step_ms is None:
         return verdict
     ratio = verdict.speed.ratio
@@ -100,8 +106,8 @@ def _in_proportion(verdict: Verdict, step_ms: float, rate: float) -> Verdict:
 
 
 def _ceiling_ms(summary: Summary | None, step_ms: float) -> float | None:
-    """The ceiling, scaled from the check's step time to the base's: the machine's speed may have changed since the
-    check."""
+    """Returns the step time that the ceilings of the check allow. It is scaled from the step time of the check to that
+    of the base, because the machine's speed may have changed since the check."""
     best_ms = summary.ceilings.best_ms() if summary is not None else None
     if summary is None or not best_ms or not summary.step_ms:
         return best_ms
@@ -117,9 +123,10 @@ def _of_noise(speed: Speed | None) -> list[Verdict]:
 def _seconds(
     session: Session, total: Speed | None, startup_s: float, one_off_s: float
 ) -> tuple[float | None, float | None]:
-    """The seconds of the whole training now and with the recipe, start-up and one-off costs included. Only steps become
-    faster. `summary.seconds_left` counts mean steps and `summary.step_ms` is a median, which can be larger where there
-    are few steps: then no more is saved than the ratio allows."""
+    """Returns the seconds of the whole training without and with the recipe. Both include the start-up, and the second
+    includes one-off costs. The recipe makes only steps faster. `summary.seconds_left` counts mean steps, whereas
+    `summary.step_ms` is a median. With few steps the median can exceed the mean, so the time of all steps is limited to
+    `seconds_left`."""
     num_steps, _ = training_length(session)
     summary = session.summary
     if summary is None or summary.seconds_left is None or num_steps is None:
@@ -138,6 +145,6 @@ def _without_sketches(record: TrialRecord) -> TrialRecord:
 
 
 def _edits(state: TuningState, recipe: Recipe) -> list[Edit]:
-    """The source edits that trials of the recipe recorded, or else those that the techniques propose."""
+    """Returns the source edits that trials of the recipe recorded, or else the edits that the techniques propose."""
     seen = [edit for record in state.pool.past if record.spec.recipe == recipe for edit in record.edits]
     return edits_of(state.session, recipe, list(dict.fromkeys(seen)), state.techniques) if recipe.choices else []

@@ -18,41 +18,41 @@ from slipstream.tuning.budget import Budget, Costs
 from slipstream.tuning.progress import ProgressListener
 from slipstream.tuning.trials import Inert, RaceError, RecipeTrials, TrialPool, find_inert
 
-# A block ends with its next step after so many times the anchor's time for a block. So a recipe that is 30 times
-# slower costs a round little, and a recipe that is twice as slow is still timed over all steps.
+# A block that has taken this many times the duration of the anchor's block ends after its current step. A recipe that
+# is 30 times slower therefore costs a round little time. A recipe that is twice as slow is still timed over all steps.
 MOST_TIMES_BASE = 3.0
-MOST_TIMES_ROUNDS = 3
-EXTRA_SHARE = 0.15  # of the time that is left, for rounds beyond the planned ones
-CLEAR = 2.0  # standard errors
-SHORTEST_LIMIT_S = 0.5  # a block of the base is often shorter than a stall of the machine
-WAIT_S = 1.0  # between two looks at a busy machine
-MOST_WAIT_S = 20.0  # at a time: then a round is tried again, because the load may be too small to disturb it
-# Without a quiet round for so long the tuning ends, because its figures would describe a loaded machine. Twice as long
-# as the longest burst that one expects of a backup, an update or a build.
+MOST_TIMES_ROUNDS = 3  # times the planned rounds, as long as a race is not clear
+EXTRA_SHARE = 0.15  # rounds beyond the planned ones may use this share of the remaining time; later races need the rest
+CLEAR = 2.0  # standard errors; beyond them, more rounds of the same processes hardly change the order
+SHORTEST_LIMIT_S = 0.5  # the shortest limit of a block, because the base's block is often shorter than a stall
+WAIT_S = 1.0  # seconds between two measurements of the load of a busy machine
+MOST_WAIT_S = 20.0  # after this wait another round is tried, because the load may be too small to disturb the round
+# If no round has counted for this long, the tuning ends, because its figures would describe a loaded machine. This is
+# twice the longest burst that a backup, an update or a build usually makes.
 PATIENCE_S = 120.0
-MOST_BASE_STARTS = 3  # of the anchor in one race
+MOST_BASE_STARTS = 3  # starts of the anchor while it races against the same trials
 COPIES = ". Copies of the script run at the same time, without standard input: it must not prompt or open a fixed port"
 
 
 class BusyError(RaceError):
-    """Other programs do not stop using the cores."""
+    """Other programs keep using the cores."""
 
 
 class Race(msgspec.Struct, eq=False):
     """The counted rounds of some trials."""
 
-    rounds: list[dict[int, float]] = []  # for each round the log seconds of a step, by the id of the trials
+    rounds: list[dict[int, float]] = []  # for each round the log of the seconds per step, by the id of the trials
     failures: dict[int, Failure] = {}
-    inert: dict[int, Inert] = {}  # trials that are not raced, because a technique of theirs changes nothing
+    inert: dict[int, Inert] = {}  # trials that are not raced, because a technique in their recipe changes nothing
     loaded: dict[int, int] = {}  # blocks during which other programs used the cores, by the id of the trials
 
     def log_ratios(self, trials: RecipeTrials, anchor: RecipeTrials) -> list[float]:
-        """log(anchor / trials) of each round in which both were timed."""
+        """Returns log(anchor / trials) for each round in which both were timed."""
         both = (one for one in self.rounds if id(trials) in one and id(anchor) in one)
         return [one[id(anchor)] - one[id(trials)] for one in both]
 
     def gain(self, trials: RecipeTrials, anchor: RecipeTrials) -> float | None:
-        """The centre of the log ratios; None if there are none."""
+        """Returns the typical log ratio (Hodges and Lehmann), or None if no round has timed both."""
         ratios = self.log_ratios(trials, anchor)
         return hodges_lehmann(ratios) if ratios else None
 
@@ -66,10 +66,10 @@ class Race(msgspec.Struct, eq=False):
 
 
 class Load(msgspec.Struct):
-    """What was seen of other programs."""
+    """The load of other programs during a tuning, and what it cost."""
 
     num_rounds: int = 0
-    foreign_cores: list[float] = []  # of each discarded round
+    foreign_cores: list[float] = []  # for each discarded round, the cores in its most disturbed block
     waited_s: float = 0.0
 
     @property
@@ -79,7 +79,7 @@ class Load(msgspec.Struct):
 
 
 class RoundRunner:
-    """Runs all rounds of a tuning. It chooses nothing."""
+    """Runs all rounds of a tuning. It does not choose which trials race."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class RoundRunner:
         self._random = random.Random(seed)
         self._number = 0
         self.load = Load()
-        self._busy_s = 0.0  # since the last round that counted
+        self._busy_s = 0.0  # seconds that were lost to other programs since the last round that counted
 
     def race(
         self,
@@ -111,10 +111,11 @@ class RoundRunner:
         deadline_s: float = math.inf,
         is_enough: Callable[[Race], bool] = lambda race: True,
     ) -> Race:
-        """Starts all trials in new processes and runs rounds, until `num_rounds` counted or the deadline has passed.
-        If `is_enough` says no, rounds continue, up to MOST_TIMES_ROUNDS times `num_rounds` in total. At most as many
-        trials run beside the anchor as fit in memory; the others race afterwards, against a new process of the anchor.
-        Raises RaceError if the anchor fails."""
+        """Starts all trials in new processes and runs rounds, until `num_rounds` rounds have counted or the deadline
+        has passed. If `is_enough` then returns False, rounds continue, up to MOST_TIMES_ROUNDS times `num_rounds` in
+        total. If not all trials fit in memory beside the anchor, the others race afterwards, against a new process of
+        the anchor. Raises RaceError if the anchor fails repeatedly, and BusyError if other programs keep using the
+        cores."""
         race, room = Race(), self._pool.num_challengers(1)
         groups = [others[at : at + room] for at in range(0, len(others), room)] or [[]]
         for group in groups:
@@ -127,8 +128,8 @@ class RoundRunner:
         return race
 
     def start(self, members: Iterable[RecipeTrials], race: Race, deadline_s: float = math.inf) -> list[RecipeTrials]:
-        """Starts each in a new process, the first two even after the deadline. A trial whose earlier start took longer
-        than the time that is left does not start. Returns those that run."""
+        """Starts each member in a new process, and returns the members that run. The first two start even after the
+        deadline. A further member does not start if its earlier start shows that it would be ready too late."""
         members = list(members)
         for trials in members:
             self._pool.leave(trials)
@@ -175,7 +176,7 @@ class RoundRunner:
         self._tell.racing([trials.name for trials in running])
         num_counted = num_discarded = 0
         while self._budget.now_s() < deadline_s or not (num_counted or num_discarded):
-            if num_counted == num_rounds:  # extra rounds may use only a share of what is left
+            if num_counted == num_rounds:  # extra rounds get only a share of the time
                 deadline_s = min(deadline_s, self._budget.now_s() + EXTRA_SHARE * (deadline_s - self._budget.now_s()))
             if num_counted >= MOST_TIMES_ROUNDS * num_rounds or (num_counted >= num_rounds and is_enough(race)):
                 break
@@ -193,7 +194,8 @@ class RoundRunner:
             num_counted, num_discarded = num_counted + counts, num_discarded + (not counts)
 
     def run_round(self, race: Race, running: Sequence[RecipeTrials], anchor: RecipeTrials) -> bool:
-        """Runs one round. Returns whether it counts; if not, it has waited until other programs were done."""
+        """Runs one round and returns whether it counts. After a round that does not count, it waits for the other
+        programs before it returns."""
         begun_s = self._budget.now_s()
         timings: dict[int, BlockTiming] = {}
         foreign = []
@@ -230,7 +232,7 @@ class RoundRunner:
         return max(SHORTEST_LIMIT_S, MOST_TIMES_BASE * sum(self._block) * step_s)
 
     def _wait(self, cores: float) -> None:
-        """Waits until other programs are done, for a while."""
+        """Waits until other programs no longer use the cores, for at most MOST_WAIT_S."""
         begun_s = self._budget.now_s()
         end_s = min(begun_s + MOST_WAIT_S, self._budget.end_s())
         self._tell.waiting(cores)
@@ -243,7 +245,7 @@ class RoundRunner:
         self.load.waited_s += self._budget.now_s() - begun_s
 
     def mean_foreign_cores(self) -> float:
-        """The cores that other programs used in rounds that do not count."""
+        """Returns the mean number of cores that other programs used in rounds that do not count."""
         return fmean(self.load.foreign_cores) if self.load.foreign_cores else 0.0
 
 

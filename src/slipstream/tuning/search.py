@@ -1,5 +1,5 @@
-"""Searches for the best recipe, from a diagnosed check: passes of selection, an ablation, and the proof. Only the proof
-decides whether anything is kept. See docs/statistics.md."""
+"""Searches for the best recipe, starting from a diagnosed check. The search consists of passes of selection, an
+ablation and the proof. Only the proof decides whether anything is kept. See docs/statistics.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slipstream.tuning.trials import RaceError
 from slipstream.tuning.writable import find_writable, measure
 from slipstream.wire.backend import RaceBackend
 
-WORTH_PAIRS = 4  # fewer pairs give no interval, so a further proof is not begun
+WORTH_PAIRS = 4  # a proof of the writable recipe needs time for this many pairs, because fewer give no interval
 
 
 def tune(
@@ -34,14 +34,14 @@ def tune(
     techniques: Mapping[str, Technique] | None = None,
 ) -> Tuning:
     """Runs a tuning. `session` is a diagnosed check. Raises ValueError if the options name an unknown technique, and
-    RaceError if the unchanged script could not be raced. If it is interrupted, it returns what is known so far;
-    with `is_resumed` a later call continues from the journal."""
+    RaceError if the unchanged script could not be raced. After an interruption it returns what is known so far. A later
+    call with `is_resumed` then continues from the journal."""
     known = catalogue() if techniques is None else techniques
     candidates, refused = propose(session, order, known)
     journal = Journal(order.journal, facts_of(session, order) if order.journal else {}, order.is_resumed)
     state = TuningState(session, backend, order, tell, known, journal)
     if order.is_resumed and journal.is_empty:
-        state.note("No journal of this script, with these options, can be continued: the tuning begins anew.")
+        state.note("There is no journal to continue for this script and these options, so the tuning starts anew.")
     for verdict in refused:
         state.decide(verdict)
     proofs: list[Proof] = []
@@ -90,7 +90,8 @@ def _search(state: TuningState, candidates: Sequence[Candidate], proofs: list[Pr
 
 
 def _select(state: TuningState, selection: Selection) -> None:
-    """Leaves the best recipe in the state, without what adds nothing, and the best one that can be written."""
+    """Selects the best recipe, removes the techniques that add nothing, and stores the result in the state. If `patch`
+    cannot write this recipe, the state also gets the best recipe that it can write."""
     state.budget.begin_selection()
     selection.run()
     if state.pool.is_relaunching():
@@ -103,8 +104,8 @@ def _select(state: TuningState, selection: Selection) -> None:
 
 
 def _enter_base(state: TuningState, candidates: Sequence[Candidate]) -> None:
-    """Starts the base once. The default budget follows from how long this takes. Without candidates only the proof
-    is left."""
+    """Starts the base once. The default budget follows from the duration of this start. `candidates` is empty if only
+    the proof is left."""
     begun_s = state.budget.now_s()
     failure = state.pool.enter(state.base)
     if failure:

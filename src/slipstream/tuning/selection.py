@@ -1,6 +1,6 @@
-"""Selects a recipe in passes. A pass is successive halving over arms on top of the recipe so far; the combination of
-its winners is raced against the best single one. Another pass follows on top of the result, because a technique that
-gains nothing in a step that computes may gain much in a step that waits, and the other way round."""
+"""Selects a recipe in passes. A pass is successive halving over arms on top of the recipe so far, followed by a race of
+the best winner and the combination of all winners. Another pass follows on top of the result, because the result
+changes the step. A technique that gains nothing in the old step may gain much in the new one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from slipstream.tuning.state import TuningState
 from slipstream.tuning.step_drift import is_slowing
 from slipstream.tuning.successive_halving import ETA, LEAST_ROUNDS, MOST_ROUNDS, Entry, halve
 
-OTHER_STEP = 0.1  # gain of a recipe up to which its step is like the unchanged one: another pass would find the same
-MOST_FAILED = 2  # passes without a winner on the unchanged script: small gains show only over several processes
-ROUNDS = LEAST_ROUNDS * ETA  # of a race between a few recipes, as on the second rung
-# An arm that was this much slower in an earlier pass does not race again: it is unlikely that a recipe makes up for
-# that.
+OTHER_STEP = 0.1  # a recipe with at most this gain has hardly changed the step, so another pass would find the same
+# Passes on the unchanged script that may end without a recipe. Such a pass is repeated, because small gains show only
+# over several processes.
+MOST_FAILED = 2
+ROUNDS = LEAST_ROUNDS * ETA  # rounds of a race between a few recipes; the second rung has at least as many
+# An arm with this log ratio or a lower one does not race in later passes, because another recipe is unlikely to make it
+# faster than the anchor.
 HOPELESS = math.log(0.75)
-# Causes for which a setting does not race again, whatever the recipe is.
+# A setting with one of these causes in its verdict does not race again, whatever the recipe is.
 _FINAL = ("failed", "declined", "no_effect", "unsound", "never_pays", "opt_in")
 
 
@@ -35,16 +37,17 @@ class Selection:
     def __init__(self, state: TuningState, candidates: Sequence[Candidate]) -> None:
         self._state = state
         self._candidates = list(candidates)
-        self.seen: dict[Choice, float] = {}  # the last log ratio of each choice against what it was raced on
-        self._out: set[Choice] = set()  # failed, unsound, or without effect
-        self._entries: dict[tuple[Recipe, Choice], Entry] = {}  # by the recipe that they are raced on top of
+        self.seen: dict[Choice, float] = {}  # the last log ratio of each choice against the anchor of its race
+        self._out: set[Choice] = set()  # choices that do not race again
+        self._entries: dict[tuple[Recipe, Choice], Entry] = {}  # by the recipe so far and the choice
         self._is_slowing = False
-        # All winners of the last pass on the unchanged script, if a race in new processes did not confirm them: the
-        # proof decides about them together, because noise can choose the wrong one.
+        # The combination of all winners of the last pass on the unchanged script, with its gain, if a race in new
+        # processes did not confirm them. The proof then compares the combination, because with small gains noise may
+        # choose the wrong winner.
         self._hopeful: tuple[Recipe, float] | None = None
 
     def run(self) -> None:
-        """Leaves the best recipe in the state."""
+        """Runs the passes. Afterwards the state contains the best recipe."""
         try:
             self._run_passes()
         finally:
@@ -71,8 +74,8 @@ class Selection:
                 state.revise(choice, decision="kept", cause="gains")
 
     def set_aside(self, recipe: Recipe) -> None:
-        """Excludes a recipe that turned out to gain nothing. Of several techniques, the best single one may still gain,
-        and becomes the recipe. Otherwise the recipe is empty again, and the next selection does without this
+        """Excludes a recipe whose proof failed. If the recipe has several techniques, the best single technique may
+        still gain, so it becomes the recipe. Otherwise the recipe is empty again, and the next selection leaves out its
         technique."""
         state, choices = self._state, recipe.choices
         best = max(choices, key=lambda choice: self.seen.get(choice, 0.0)) if len(choices) > 1 else None
@@ -87,8 +90,8 @@ class Selection:
             state.adopt(Recipe(), None)
 
     def is_time(self) -> bool:
-        """Whether there is time for the fewest pairs that decide a proof and, if the recipe is empty, for a pass before
-        it. A default budget grows for them."""
+        """Whether there is time for a proof of FUTILE_PAIRS pairs and, if the recipe is empty, for a pass before the
+        proof. A default budget is extended for both."""
         state, pass_s = self._state, 0.0
         if not state.recipe.choices:
             num_arms = len(self._arms())
@@ -97,7 +100,8 @@ class Selection:
         return pass_s + FUTILE_PAIRS * state.costs.pair_s() < state.budget.left_s()
 
     def _is_other_step(self, first: Recipe) -> bool:
-        """Whether the recipe changed the step so much that techniques which gained nothing before may gain now."""
+        """Whether another pass may find something new. It may if the recipe is still `first`, or if the recipe has
+        changed the step so much that other techniques may gain."""
         state = self._state
         return state.recipe == first or state.estimates[state.recipe] > math.log1p(OTHER_STEP)
 
@@ -108,7 +112,8 @@ class Selection:
         return Arm(candidate, choice, self._state.recipe.plus(choice))
 
     def _arms(self) -> list[Arm]:
-        """The arms of the next pass, the most promising first. First settings come before second ones."""
+        """Returns the arms of the next pass, the most promising first. The first settings of all techniques come before
+        the second ones."""
         state, recipe = self._state, self._state.recipe
         out = {choice.technique for choice in self._out}
         late = latecomers(Observation(state.session, self._is_slowing), state.order, state.techniques, recipe, out)
@@ -121,7 +126,8 @@ class Selection:
         return [arm for arms in by_rank for arm in arms]
 
     def _settings(self, candidate: Candidate) -> list[Setting]:
-        """The settings to race in the next pass. Of a technique in the recipe these are neighbours of its setting."""
+        """Returns the settings of a technique to race in the next pass. If the recipe contains the technique, these are
+        neighbours of its setting."""
         name, recipe = candidate.technique, self._state.recipe
         if self._state.conflict(name, recipe) is not None:
             return []
@@ -134,15 +140,15 @@ class Selection:
         return [setting for setting in settings_to_race(candidate, seen) if setting not in out]
 
     def _affordable(self, arms: Sequence[Arm]) -> list[Arm]:
-        """As many arms as half of the time is enough for, because a second pass follows on top of the winners. If all
-        of the time is enough for one arm of each technique, none is left out for that."""
+        """Returns as many of the first arms as fit in half of the time, because a second pass follows on top of the
+        winners. Up to one arm of each technique may use the whole time."""
         state = self._state
         left_s = state.budget.selection_end_s() - state.budget.now_s()
         number = state.costs.num_affordable(left_s, num_fixed=2)
         techniques = {arm.choice.technique for arm in arms}
         both = state.costs.num_affordable(left_s / 2, num_fixed=2)
         has_raced = any(not entry.arm.candidate.card.is_ground for entry in self._entries.values())
-        least = 0 if has_raced else 1  # a budget that is too short for a proof is not left unused
+        least = 0 if has_raced else 1  # even with little time one arm is raced
         return list(arms[: max(both, min(number, len(techniques)), least)])
 
     def _is_time_for(self, arms: Sequence[Arm]) -> bool:
@@ -150,8 +156,8 @@ class Selection:
         return state.budget.now_s() + state.costs.pass_s(len(arms), 2) < state.budget.selection_end_s()
 
     def _first_rounds(self, num_arms: int, num_late: int) -> int:
-        """The most rounds on the first rung with which this pass takes at most half of the time that the starts of late
-        arms leave."""
+        """Returns the number of rounds of the first rung. With this number the pass takes at most half of the time that
+        remains after the starts of `num_late` slow arms."""
         state = self._state
         left_s = state.budget.selection_end_s() - state.budget.now_s() - num_late * SLOW_START_S
         affordable = (
@@ -164,7 +170,7 @@ class Selection:
     # --- a pass -------------------------------------------------------------------------------------------------------
 
     def _pass(self, arms: Sequence[Arm], least_gain: float, is_ground: bool = False) -> bool:
-        """Races arms on top of the recipe so far. Returns whether a new recipe came out of it."""
+        """Races arms on top of the recipe so far. Returns whether this leads to a new recipe."""
         state = self._state
         anchor = state.recipe
         quick = self._affordable([arm for arm in arms if not arm.candidate.card.is_slow_to_start])
@@ -176,14 +182,14 @@ class Selection:
         finalists = halve(entries, late, first_rounds, functools.partial(self._race, anchor))
         raced = [entry for entry in (*entries, *late) if entry.gains or entry.failure or entry.inert]
         winners = self._judge(anchor, raced, finalists, least_gain)
-        if winners and is_ground:  # it stays unless it loses; the ablation decides later
+        if winners and is_ground:  # the winner needs no gain above the margin; the ablation may remove it later
             assert winners[0].gain is not None
             state.adopt(winners[0].recipe, winners[0].gain)
             return True
         return bool(winners) and self._take(anchor, winners, least_gain)
 
     def _entry(self, arm: Arm) -> Entry:
-        """If a pass is repeated on the same recipe, an arm keeps its earlier gains."""
+        """Returns the entry of an arm. If a pass is repeated on the same recipe, the entry keeps its earlier gains."""
         return self._entries.setdefault((self._state.recipe, arm.choice), Entry(arm, self._state.trials(arm.recipe)))
 
     def _is_time_for_slow(self) -> bool:
@@ -191,11 +197,11 @@ class Selection:
         return budget.selection_end_s() - budget.now_s() > SLOW_START_S
 
     def _race(self, anchor: Recipe, going: Sequence[Entry], num_rounds: int) -> None:
-        """One rung."""
+        """Races the entries of one rung against the anchor."""
         state = self._state
         left_s = state.budget.selection_end_s() - state.budget.now_s()
         if left_s < state.costs.race_s(2, 1) and any(entry.gains for entry in going):
-            return  # the rungs so far rank the arms
+            return  # there is no time for this rung, and earlier rungs have ranked the arms
         fixed = [] if anchor.choices else [state.control]
         if not self._is_time_for_slow():
             going = [entry for entry in going if entry.gains or not entry.arm.candidate.card.is_slow_to_start]
@@ -248,8 +254,8 @@ class Selection:
     # --- combination --------------------------------------------------------------------------------------------------
 
     def _take(self, anchor: Recipe, winners: Sequence[Entry], least_gain: float) -> bool:
-        """Races the best single winner and the combination of all that do not conflict, in new processes. The faster
-        one becomes the recipe if it gains here too."""
+        """Races the best winner and the combination of all winners that do not conflict, in new processes. The faster
+        of the two becomes the recipe if it gains here too. Returns whether it became the recipe."""
         state, best = self._state, winners[0]
         whole, together = best.recipe, [best]
         for winner in winners[1:]:
@@ -266,7 +272,7 @@ class Selection:
         if taken == whole != best.recipe:
             numerics = verdicts.judge_numerics(state, state.trials(whole), state.budget.selection_end_s())
             taken = whole if numerics.is_sound or numerics.basis == "no_time" else best.recipe
-        if best.recipe in gains:  # in new processes: a winner of a selection looks better than it is
+        if best.recipe in gains:  # corrects the figure, because the winner of a selection looks better than it is
             again = gains[best.recipe]
             speed = verdicts.estimate(state.estimates.get(anchor, 0.0) + again)
             state.revise(best.arm.choice, own_ratio=math.exp(again), speed=speed)
@@ -284,7 +290,8 @@ class Selection:
         return True
 
     def _race_winners(self, anchor: Recipe, recipes: Sequence[Recipe], least_gain: float) -> dict[Recipe, float]:
-        """The log ratio of each recipe against the anchor."""
+        """Returns the log ratio of each recipe against the anchor. Recipes that failed or changed nothing are left
+        out."""
         state, by_recipe = self._state, {recipe: self._state.trials(recipe) for recipe in recipes}
 
         def is_enough(race: Race) -> bool:

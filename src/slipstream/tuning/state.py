@@ -1,5 +1,5 @@
-"""The state that the phases of a tuning share: what is fixed, the trials, the verdicts and the estimates so far. It
-makes no decisions."""
+"""The state that the phases of a tuning share: its options, the trials, and the verdicts and estimates so far. The
+state makes no decisions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slipstream.tuning.rounds import RoundRunner
 from slipstream.tuning.trials import RecipeTrials, TrialPool
 from slipstream.wire.backend import RaceBackend
 
-UNKNOWN_STEP_S = 0.1  # until the base has been timed
+UNKNOWN_STEP_S = 0.1  # assumed until the base has been timed
 
 
 class TuningState:
@@ -66,7 +66,7 @@ class TuningState:
     # --- results ------------------------------------------------------------------------------------------------------
 
     def decide(self, verdict: Verdict) -> Verdict:
-        """Stores a verdict. Of the verdicts on one technique with one setting the last one counts."""
+        """Stores a verdict and returns it. It replaces earlier verdicts on the same technique with the same setting."""
         self.verdicts = [one for one in self.verdicts if not _is_replaced(one, verdict)]
         self.verdicts.append(verdict)
         self.tell.decided(verdict)
@@ -122,7 +122,8 @@ class TuningState:
         )
 
     def _precision(self, recipe: Recipe) -> Precision:
-        """The coarsest precision that the recipe names, as a card or as a setting."""
+        """Returns the coarsest precision among the approximate techniques of the recipe. The precision of a technique
+        is on its card, or is its setting."""
         named: list[Precision] = []
         for choice in recipe.choices:
             card = self.techniques[choice.technique].CARD
@@ -133,14 +134,15 @@ class TuningState:
     # --- figures ------------------------------------------------------------------------------------------------------
 
     def base_step_s(self) -> float:
-        """The step of the unchanged script. Every step time of a tuning is derived from it and a ratio."""
+        """Returns the step time of the unchanged script. Every other step time of a tuning is derived from this one and
+        a ratio."""
         known = typical_step_s(self.base.timings)
         return known if known is not None else UNKNOWN_STEP_S
 
     def one_off_s(self, record: TrialRecord, step_s: float) -> float:
-        """The start-up time beyond the control's. The control is used because, as for a candidate, its files are
-        already in the page cache; the base starts first. For techniques that gain only from the second epoch on, the
-        missing gain of the first epoch is added."""
+        """Returns the start-up time beyond that of the A/A control. The base is not a fair reference, because it starts
+        first and its files may not be in the page cache. For techniques that gain only from the second epoch on, the
+        result includes the missing gain of the first epoch."""
         first = self.control.past[0] if self.control.past else self.pool.record(self.base)
         not_gained_s = 0.0
         in_epoch = epoch_steps(self.session)
@@ -150,7 +152,8 @@ class TuningState:
 
 
 def _is_replaced(known: Verdict, verdict: Verdict) -> bool:
-    """A technique that did not apply has one verdict, whatever its setting."""
+    """Whether the new verdict replaces the known one. A technique that did not apply or was not raced has only one
+    verdict, whatever its setting is."""
     if known.kind != verdict.kind or known.technique != verdict.technique or verdict.kind == "noise":
         return False
     return known.setting == verdict.setting or known.cause in ("not_applicable", "not_raced")
@@ -164,5 +167,5 @@ def _block_plan(session: Session) -> BlockPlan:
         session.summary.step_ms / 1e3 if session.summary else UNKNOWN_STEP_S,
         round(in_epoch) if abs(in_epoch - round(in_epoch)) < 0.01 else 0,
         int(num_steps or 0),
-        max(num_workers, round(session.environment.num_usable)),  # as many workers may be tried
+        max(num_workers, round(session.environment.num_usable)),  # a technique may try this many workers
     )

@@ -1,9 +1,9 @@
 """Successive halving (Jamieson and Talwalkar, 2016; Karnin, Koren and Somekh, 2013) over arms: techniques with a
 setting, on top of the recipe so far.
 
-All arms race for a few rounds. The better ones go on to the next rung, where they race for ETA times as many rounds,
-in new processes, because a process can be fast or slow for its whole life. There is no significance test: the proof
-of the whole recipe decides whether anything is kept, with processes of its own.
+All arms race for a few rounds. The better arms continue on the next rung, which has ETA times as many rounds. Each rung
+starts new processes, because a process can be fast or slow for its whole life. There is no significance test. The proof
+of the whole recipe decides whether anything is kept, and it starts its own processes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from slipstream.records import Failure, Recipe
 from slipstream.tuning.candidates import Arm
 from slipstream.tuning.trials import Inert, RecipeTrials
 
-ETA = 2  # each rung keeps 1/ETA of the arms, and has ETA times the rounds of the rung before
-# Rounds of the first rung, as the time allows: a single one may be an outlier. After six rounds of recorded noise one
-# of six arms that gain 5% is dropped, after twelve one of 14.
+ETA = 2  # the next rung has 1/ETA of the arms and ETA times the rounds
+# The fewest and the most rounds of the first rung. The number depends on the time that is left. A single round may be
+# an outlier. With recorded noise, six rounds drop one of six arms that gain 5%, and twelve rounds drop one of 14.
 LEAST_ROUNDS, MOST_ROUNDS = 2, 12
-FEW = 6  # arms on the last rung: several techniques may gain, and are then combined
+FEW = 6  # arms on the last rung; several techniques may gain, and a pass combines them
 
 
 class Entry(msgspec.Struct, eq=False):
@@ -40,8 +40,9 @@ class Entry(msgspec.Struct, eq=False):
 
     @property
     def gain(self) -> float | None:
-        """The log ratio against the anchor; None if no block of it could be timed. Processes are weighted by the root
-        of their rounds. Equal weights would be right if only processes varied, and rounds if only blocks did."""
+        """The log ratio against the anchor, or None if no block of the arm was timed. It is a weighted mean over the
+        arm's processes. The weight of a process is the square root of its number of rounds. Equal weights would be
+        right if only processes varied. The number of rounds would be right if only blocks varied."""
         if not self.gains:
             return None
         weights = [math.sqrt(num_rounds) for _, num_rounds in self.gains]
@@ -49,8 +50,8 @@ class Entry(msgspec.Struct, eq=False):
 
 
 def rung_sizes(num_arms: int, first_rounds: int) -> list[tuple[int, int]]:
-    """The number of arms and of rounds of each rung. There are two rungs at least, so that a winner has been
-    timed in two processes at least."""
+    """Returns the number of arms and the number of rounds for each rung. There are at least two rungs. An arm that
+    starts on the first rung and wins has therefore been timed in at least two processes."""
     if num_arms < 1:
         return []
     sizes = [num_arms]
@@ -65,9 +66,9 @@ def halve(
     first_rounds: int,
     race: Callable[[Sequence[Entry], int], None],
 ) -> list[Entry]:
-    """Runs all rungs. `race` gets the entries and the number of rounds, races them, and adds to their `gains` or sets
-    their `failure`. `late` entries take long to start, and join on the last rung. Returns the entries of the last rung,
-    best first."""
+    """Runs all rungs and returns the timed entries of the last rung, best first. `race` races the given entries for the
+    given number of rounds. It adds to the entries' `gains`, or sets their `failure` or `inert`. The entries in `late`
+    take long to start, so they race only on the last rung."""
     going, rungs = list(entries), rung_sizes(len(entries), first_rounds) or [(0, first_rounds * ETA)]
     for number, (_, num_rounds) in enumerate(rungs):
         is_last = number == len(rungs) - 1

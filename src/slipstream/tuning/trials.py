@@ -1,5 +1,5 @@
-"""The trials of a recipe. A script that ends during a race is started again, so that one recipe may have several
-trials. The pool keeps no more trials running than fit in memory. It makes no decisions about speed."""
+"""The trials of a recipe. A script that ends during a race is started again, so one recipe may have several trials. The
+pool keeps no more trials running than fit in memory. The pool makes no decisions about speed."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ class Inert(msgspec.Struct, frozen=True):
 
     technique: str
     cause: Literal["declined", "no_effect"]
-    reason: str = ""  # that the technique gave
+    reason: str = ""  # why the technique declined; empty for "no_effect"
 
 
 class RaceError(Exception):
-    """There is nothing to compare with. The message is for the user."""
+    """A race cannot continue, because its anchor failed or because other programs keep using the cores. The message is
+    for the user."""
 
 
 class RecipeTrials:
@@ -40,7 +41,7 @@ class RecipeTrials:
     def __init__(
         self, role: Role, recipe: Recipe, precision: Precision = "fp32", draw: int = 0, is_cold: bool = False
     ) -> None:
-        """`is_cold`: its processes are never forked, so they share nothing by chance with others."""
+        """`is_cold`: the processes are never forked, so they do not inherit the memory layout of another process."""
         self.role = role
         self.recipe = recipe
         self.is_cold = is_cold
@@ -60,7 +61,7 @@ class RecipeTrials:
 
     @property
     def num_steps(self) -> int:
-        """The last step that any of its trials reached."""
+        """The last step that any of the trials reached."""
         return max((timing.first_step + timing.num_steps for timing in self.timings), default=0)
 
 
@@ -79,31 +80,32 @@ class TrialPool:
         self._tell = tell
         self._idents = itertools.count()
         self._all_trials: dict[tuple[Role, Recipe], RecipeTrials] = {}
-        self._running: list[RecipeTrials] = []  # the longest running first
+        self._running: list[RecipeTrials] = []  # in the order of their starts
         self._idle: set[int] = set()  # ids of RecipeTrials that may be ended when memory is needed
-        self._expected: dict[int, int] = {}  # the trial number that is reserved for each announced RecipeTrials
+        self._expected: dict[int, int] = {}  # reserved trial numbers by the id of the announced RecipeTrials
         self.past: list[TrialRecord] = []
 
     def trials(self, role: Role, recipe: Recipe) -> RecipeTrials:
-        """The existing trials of this recipe, if there are any. A trial that is still running needs no new start."""
+        """Returns the trials of this recipe in this role. The first call creates the object. A trial that is still
+        running needs no new start."""
         return self._all_trials.setdefault((role, recipe), RecipeTrials(role, recipe))
 
     def num_challengers(self, num_fixed: int = 1) -> int:
-        """How many challengers fit in memory beside `num_fixed` trials. If only one trial fits, it is one challenger:
-        every further one would need a start in every round."""
+        """Returns how many other trials may run beside `num_fixed` trials. The number assumes that at least two trials
+        fit in memory. If only one fits, each trial is started again for every block."""
         return max(2, self._backend.capacity()) - num_fixed
 
     def is_relaunching(self) -> bool:
         return self._backend.capacity() < 2
 
     def expect(self, trials: RecipeTrials | None) -> None:
-        """Announces the trials that enter next. They may be started while another trial enters."""
+        """Announces which trial enters next. The backend may start this trial while another trial enters."""
         if trials is not None and trials.trial is None and id(trials) not in self._expected:
             ident = self._expected[id(trials)] = next(self._idents)
             self._backend.expect(trials.spec(ident))
 
     def enter(self, trials: RecipeTrials) -> Failure | None:
-        """Starts a trial if none is running. Returns None, or why it failed."""
+        """Starts a trial of this recipe if none is running. Returns None, or why the start failed."""
         self._idle.discard(id(trials))
         if trials.trial is not None:
             return None
@@ -122,7 +124,7 @@ class TrialPool:
     def run_block(
         self, trials: RecipeTrials, round: int, num_steps: int, lead_in: int, limit_s: float = math.inf
     ) -> BlockTiming:
-        """Runs a block. A script that ended in the block before is started again first."""
+        """Runs a block. If the script ended in the previous block, a new trial starts first."""
         failure = self.enter(trials)
         if failure:
             return BlockTiming(-1, round, 0, 0, 0.0, 0, failure=failure)
@@ -143,7 +145,7 @@ class TrialPool:
         return self._backend.wait(seconds)
 
     def record(self, trials: RecipeTrials) -> TrialRecord:
-        """The merged record of all its trials."""
+        """Returns the merged record of all trials of this recipe, ended or running."""
         now = [self._backend.record(trials.trial)] if trials.trial is not None else []
         return merged([*trials.past, *now]) or TrialRecord(trials.spec(-1))
 
@@ -171,14 +173,15 @@ class TrialPool:
 
     def _free_memory(self) -> None:
         idle = [trials for trials in self._running if id(trials) in self._idle]
-        idle.sort(key=lambda trials: trials.role == "base")  # the base last: it is needed again soonest
+        idle.sort(key=lambda trials: trials.role == "base")  # the base is last, because it is needed again soonest
         while idle and len(self._running) >= self._backend.capacity():
             self.leave(idle.pop(0))
 
 
 def _closed(timing: BlockTiming, num_steps: int, is_only: bool) -> BlockTiming:
-    """The last block of a trial. If it has half of the steps or fewer, it does not count: it is dominated by the end of
-    an epoch, evaluation or saving."""
+    """Returns the timing of a trial's last block. A block with at most half of the planned steps does not count,
+    because the end of an epoch, an evaluation or saving may take most of its time. If it is the only block of the
+    trial, the trial has failed."""
     if timing.num_steps > num_steps // 2:
         return timing
     reached = timing.first_step + timing.num_steps
@@ -188,7 +191,7 @@ def _closed(timing: BlockTiming, num_steps: int, is_only: bool) -> BlockTiming:
 
 
 def find_inert(record: TrialRecord) -> Inert | None:
-    """The first technique of a candidate's recipe that changed nothing, or None."""
+    """Returns the first technique of a candidate's recipe that changed nothing, or None."""
     changed = {note.technique for note in record.changes}
     for choice in record.spec.recipe.choices if record.spec.role == "candidate" else ():
         if choice.technique not in changed:
@@ -198,7 +201,8 @@ def find_inert(record: TrialRecord) -> Inert | None:
 
 
 def merged(records: Iterable[TrialRecord]) -> TrialRecord | None:
-    """Merges records. The fingerprint is that of the trial that reached the last step, because each began at step 0."""
+    """Merges the records of several trials. Returns None if there are none. Every trial begins at step 0, so the
+    fingerprint of the trial that reached the latest step is the most complete one."""
     known = list(records)
     if not known:
         return None

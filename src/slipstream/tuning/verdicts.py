@@ -17,7 +17,7 @@ from slipstream.tuning.trials import RecipeTrials
 
 
 def of_arm(state: TuningState, entry: Entry, anchor: Recipe, least_gain: float) -> Verdict:
-    """The verdict on an arm from the selection alone: whether it gains, was outpaced by others, or failed."""
+    """Returns the verdict on an arm after the selection: whether the arm gains, gains less than others, or failed."""
     verdict = _measured(state, entry, anchor)
     if entry.inert is not None:
         decision: Decision = "not_applicable" if entry.inert.cause == "declined" else "rejected"
@@ -40,7 +40,7 @@ def of_arm(state: TuningState, entry: Entry, anchor: Recipe, least_gain: float) 
 
 
 def outpaced(verdict: Verdict) -> Verdict:
-    """Another setting of the technique gained more."""
+    """Returns the verdict on an arm if another setting of its technique gained more."""
     return msgspec.structs.replace(verdict, decision="rejected", cause="outpaced")
 
 
@@ -55,10 +55,10 @@ def _of_failure(verdict: Verdict, failure: Failure) -> Verdict:
 
 
 def judge_numerics(state: TuningState, trials: RecipeTrials, deadline_s: float) -> Numerics:
-    """Checks the numerics of a recipe that is faster, with all controls that this needs and for which there is time
-    before the deadline."""
+    """Checks the numerics of a recipe that is faster. Runs the controls that the check needs and for which there is
+    time before the deadline."""
     recipe, claim = trials.recipe, state.claim(trials.recipe)
-    state.pool.leave(trials)  # the controls may need its memory
+    state.pool.leave(trials)  # the controls may need the memory of this trial
     record, numerics_check = state.pool.record(trials), state.numerics_check
     numerics = numerics_check.quick_check(claim, record)
     if numerics_check.needs_proof(claim, record) or not numerics.is_sound:
@@ -69,7 +69,7 @@ def judge_numerics(state: TuningState, trials: RecipeTrials, deadline_s: float) 
 
 
 def with_numerics(verdict: Verdict, numerics: Numerics) -> Verdict:
-    """The verdict on a faster recipe after the check of its numerics."""
+    """Returns the verdict on a faster recipe after the check of its numerics."""
     if numerics.is_sound:
         return msgspec.structs.replace(verdict, numerics=numerics)
     if numerics.is_sound is None:
@@ -78,13 +78,13 @@ def with_numerics(verdict: Verdict, numerics: Numerics) -> Verdict:
 
 
 def estimate(gain: float) -> Speed:
-    """A ratio that only serves the selection, so it has no interval."""
+    """Returns a speed from the selection. It has no interval, so its bounds are FARTHEST and the inverse."""
     return Speed(math.exp(gain), 1.0 / FARTHEST, FARTHEST)
 
 
 def measured(state: TuningState, verdict: Verdict, record: TrialRecord, speed: Speed | None) -> Verdict:
-    """Adds what was measured. The step time and the rate follow from the base's and the ratio, so that all rows of a
-    table agree."""
+    """Adds the measured figures to a verdict. The step time and the rate are derived from those of the base and from
+    the ratio, so that all rows of a table agree."""
     base_s = state.base_step_s()
     step_s = base_s / speed.ratio if speed is not None else None
     one_off = state.one_off_s(record, step_s) if step_s is not None else 0.0
@@ -102,7 +102,8 @@ def measured(state: TuningState, verdict: Verdict, record: TrialRecord, speed: S
 
 
 def _measured(state: TuningState, entry: Entry, anchor: Recipe) -> Verdict:
-    """The speed is against the base, whatever the arm was raced on top of."""
+    """Creates the verdict on an arm with its figures. `speed` is relative to the base, and `own_ratio` is relative to
+    the anchor of the arm's races."""
     choice, record = entry.arm.choice, state.pool.record(entry.trials)
     gain = None if entry.gain is None else entry.gain + state.estimates.get(anchor, 0.0)
     own_ratio = None if entry.gain is None else math.exp(entry.gain)
@@ -115,14 +116,14 @@ def _measured(state: TuningState, entry: Entry, anchor: Recipe) -> Verdict:
 
 
 def batch_size(state: TuningState) -> int | None:
-    """The number of samples in a step, from the check."""
+    """Returns the number of samples in a step, as the check counted them."""
     summary = state.session.summary
     return round(summary.samples_per_step) or None if summary is not None else None
 
 
 def samples_per_s(state: TuningState) -> float | None:
-    """Of the unchanged script. Trials count the samples of their loader. Without a loader, the number of samples in a
-    step is that of the check."""
+    """Returns the samples per second of the unchanged script, or None if they are unknown. Trials count the samples of
+    their loader. Without a loader, the number of samples in a step comes from the check."""
     summary = state.session.summary
     timed = [timing for timing in state.base.timings if timing.num_samples and timing.num_steps]
     per_step = [timing.num_samples / timing.num_steps for timing in timed]

@@ -1,4 +1,5 @@
-"""The best recipe that `slipstream patch` can write into the source, where the best one of all cannot be written."""
+"""Finds the best recipe that `slipstream patch` can write into the source, if it cannot write the best recipe of
+all."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from slipstream.tuning.state import TuningState
 
 
 def find_writable(state: TuningState, seen: Mapping[Choice, float]) -> Recipe:
-    """The recipe without the techniques that cannot be written. Each is replaced by the technique that gained most of
-    those that can be written and conflict with it. Empty if all can be written. `seen` are the log ratios of all raced
-    choices."""
+    """Returns the recipe so far without the techniques that cannot be written, or an empty recipe if all can be
+    written. A technique that cannot be written is replaced by a technique that can be written, conflicts with it, and
+    gained most. `seen` contains the log ratios of all raced choices."""
     observation = Observation(state.session)
 
     def can_write(choice: Choice) -> bool:
@@ -35,7 +36,8 @@ def find_writable(state: TuningState, seen: Mapping[Choice, float]) -> Recipe:
 
 
 def measure(state: TuningState, recipe: Recipe) -> bool:
-    """Races the recipe against the base, as a race of the selection does. Returns whether it gains and is sound."""
+    """Races the recipe against the base, as the selection does. Returns whether the recipe gains and its numerics are
+    sound."""
     deadline_s = state.budget.selection_end_s()
     if state.budget.now_s() + state.costs.race_s(2, ROUNDS) > deadline_s:
         return False

@@ -4,15 +4,16 @@ The method is a confidence sequence over paired log ratios, one per round. It st
 and whenever the race stops, under any drift, outliers and autocorrelation. It assumes that the order of the trials is
 drawn at random in every round. It does not model where a ratio comes from.
 
-Why it is valid: let x = log(base / candidate), and let the candidate be exp(t) times as fast. If the machine disturbs
-whichever trial holds the baton, then, given all earlier rounds, x - t is as likely to be +d as -d, because base and
-candidate could have drawn each other's place in the round. So for any odd f with |f| < 1, 1 + f(x - t) is a fair bet. A
-gambler who starts with 1 and stakes everything in each round ever reaches 1/alpha with probability at most alpha.
+It is valid for the following reason. Let x = log(base / candidate), and let the candidate be exp(t) times as fast.
+Assume that the machine disturbs the trial that holds the baton, whichever it is. Base and candidate could have drawn
+each other's place in the round. Given all earlier rounds, x - t is therefore as likely to be +d as -d. So for any odd f
+with |f| < 1, 1 + f(x - t) is a fair bet. A gambler who starts with 1 and stakes everything in each round ever reaches
+1/alpha with probability at most alpha.
 
 The bet is f(d) = 0.97 tanh(k clip(d / s)). For Gaussian noise it is nearly the most profitable of all bets that need
 only symmetry. The scale s comes from earlier rounds, so a bad s costs power but never validity. The stake is spread
-over a small grid of k. Because f rises, the wealth falls as t rises: it crosses 1/alpha once, and bisection finds the
-crossing, which bounds the true t from below. The mirrored gambler bounds it from above. See docs/statistics.md.
+over a small grid of k. Because f rises, the wealth falls as t rises, and crosses 1/alpha once. Bisection finds this
+crossing, which bounds the true t from below. A gambler who bets on the other side bounds t from above.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ import numpy as np
 from slipstream.records import BlockTiming, Speed
 from slipstream.records.race import FARTHEST
 
-# Slopes of the bet and the share of the stake on each. The steepest is nearly a sign test and decides large gains in
-# nine rounds. The flattest finds a gain of a fifth of the noise. Chosen by simulation, see docs/statistics.md.
+# Slopes of the bet, each with its share of the stake. The steepest slope is nearly a sign test and decides large gains
+# in nine rounds. The flattest slope finds a gain of a fifth of the noise. The values are chosen by simulation.
 SLOPES = ((2.0, 0.375), (0.8, 0.25), (0.4, 0.25), (0.15, 0.125))
-# For a race of a hundred rounds or more, which need not be decided in nine rounds.
+# Slopes for a race of a hundred rounds or more, which need not be decided in nine rounds.
 LONG_SLOPES = ((2.0, 0.1), (0.8, 0.2), (0.4, 0.45), (0.15, 0.25))
 BOLDNESS = 0.97  # largest share of the wealth at stake, so that one outlier cannot ruin the gambler
 CLIP = 2.0  # in scales; a larger deviation counts as one of this size
 PRIOR_SCALE = 0.03  # scale of x, until rounds have shown the noise of the machine
-NUM_PRIOR = 2  # rounds that the prior counts for
+NUM_PRIOR = 2  # the prior counts as this many rounds
 SMALLEST_SCALE = 1e-4
 _MAD_TO_SIGMA = 1.4826
-_RESOLUTION = 5e-5  # of a bound
-_PAIRS_UP_TO = 200  # rounds; with more, the pairs are too many and the plain median is used
+_RESOLUTION = 5e-5  # precision of a bound of the log ratio
+_PAIRS_UP_TO = 200  # rounds; more rounds have too many pairs, so the plain median is used
 
 
 class ConfidenceSequence:
@@ -48,7 +49,7 @@ class ConfidenceSequence:
     def __init__(self, slopes: Sequence[tuple[float, float]] = SLOPES) -> None:
         self._slopes = slopes
         self._ratios: list[float] = []
-        self._scales: list[float] = []  # one per round, determined before it
+        self._scales: list[float] = []  # one per round, computed from earlier rounds
         self._ordered: list[float] = []
         self._wealths: dict[tuple[int, float], _Wealth] = {}
 
@@ -65,8 +66,8 @@ class ConfidenceSequence:
         insort(self._ordered, log_ratio)
 
     def add_timings(self, base: BlockTiming, candidate: BlockTiming) -> bool:
-        """Pairs two block timings of one round. Returns False, and adds nothing, if one was disturbed, failed or
-        empty.
+        """Adds the log ratio of two block timings of one round. Returns False, and adds nothing, if one of them was
+        disturbed, failed or empty.
         """
         assert base.round == candidate.round, f"block timings of rounds {base.round} and {candidate.round} are no pair"
         if base.is_disturbed or candidate.is_disturbed or base.step_s <= 0.0 or candidate.step_s <= 0.0:
@@ -75,40 +76,43 @@ class ConfidenceSequence:
         return True
 
     def is_faster(self, margin: float = 0.0, alpha: float = 0.05) -> bool:
-        """Whether the candidate is proven more than 1 + margin times as fast. With several candidates, each gets a
+        """Whether the candidate is proved more than 1 + margin times as fast. With several candidates, each gets a
         share of alpha.
         """
         return self._wealth(+1, math.log1p(margin)) >= 1.0 / alpha
 
     def is_not_faster(self, margin: float = 0.0, alpha: float = 0.05) -> bool:
-        """Whether the candidate is proven less than 1 + margin times as fast."""
+        """Whether the candidate is proved less than 1 + margin times as fast."""
         return self._wealth(-1, math.log1p(margin)) >= 1.0 / alpha
 
     def speed(self, alpha: float = 0.05) -> Speed:
-        """The centre of the ratios (Hodges-Lehmann) and an interval that is valid at all times simultaneously."""
+        """Returns the centre of the ratios (Hodges-Lehmann) and an interval that is valid at all times
+        simultaneously."""
         low, high = self._bound(+1, alpha / 2), self._bound(-1, alpha / 2)
         centre = min(max(_centre(self._ordered), low), high)
         return Speed(math.exp(centre), math.exp(low), math.exp(high), self.num_rounds)
 
     def _scale(self) -> float:
-        """The spread of the rounds so far around their median. The prior counts as NUM_PRIOR rounds."""
+        """Returns the spread of the rounds so far around their median. The prior counts as NUM_PRIOR rounds."""
         middle = median(self._ordered) if self._ordered else 0.0
         away = [abs(ratio - middle) for ratio in self._ordered] + [PRIOR_SCALE / _MAD_TO_SIGMA] * NUM_PRIOR
         return max(SMALLEST_SCALE, _MAD_TO_SIGMA * median(away))
 
     def _wealth(self, side: int, centre: float) -> float:
-        """The wealth of the gambler who bets that the truth lies above (side +1) or below (-1) the centre."""
+        """Returns the wealth of the gambler who bets that the true value lies above (side +1) or below (-1) the
+        centre."""
         wealth = self._wealths.setdefault((side, centre), _Wealth(side, centre, self._slopes))
         wealth.bet(self._ratios, self._scales)
         return wealth.wealth
 
     def _bound(self, side: int, alpha: float) -> float:
-        """The largest centre (side +1) that the gambler has refuted, or the smallest (-1)."""
+        """Returns the largest centre (side +1) or the smallest centre (-1) that the gambler has refuted."""
 
         ratios, scales = np.asarray(self._ratios), np.asarray(self._scales)
 
         def is_refuted(centre: float) -> bool:
-            """The same as `_Wealth`, but over all rounds at once, because a bound evaluates about twenty centres."""
+            """Computes the same as `_Wealth`, but for all rounds at once, because a bound needs about twenty
+            centres."""
             away = np.clip(side * (ratios - centre) / scales, -CLIP, CLIP)
             with np.errstate(over="ignore"):
                 parts = [share * np.prod(1.0 + BOLDNESS * np.tanh(slope * away)) for slope, share in self._slopes]
@@ -126,7 +130,7 @@ class ConfidenceSequence:
 
 
 class _Wealth:
-    """One gambler's wealth, by slope. Bets once on each round."""
+    """The wealth of one gambler, by slope. The gambler bets once on each round."""
 
     def __init__(self, side: int, centre: float, slopes: Sequence[tuple[float, float]]) -> None:
         self.side = side
@@ -149,7 +153,7 @@ class _Wealth:
 
 
 def _crossing(is_refuted: Callable[[float], bool], near: float, far: float) -> float:
-    """The last refuted value between `near`, which is refuted, and `far`, which is not."""
+    """Returns the last refuted value between `near`, which is refuted, and `far`, which is not."""
     while abs(far - near) > _RESOLUTION:
         middle = (near + far) / 2
         if is_refuted(middle):
@@ -160,7 +164,7 @@ def _crossing(is_refuted: Callable[[float], bool], near: float, far: float) -> f
 
 
 def _centre(ordered: list[float]) -> float:
-    """The median of the means of all pairs: as robust as the median and nearly as precise as the mean."""
+    """Returns the median of the means of all pairs. It is robust against outliers and nearly as precise as the mean."""
     if not ordered:
         return 0.0
     if len(ordered) > _PAIRS_UP_TO:

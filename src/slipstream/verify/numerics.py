@@ -1,5 +1,5 @@
-"""Decides whether a candidate trains like the base, from the fingerprints of their trials and of controls. It uses no
-tensors and no techniques. docs/numerics.md explains the tests."""
+"""Decides whether a candidate trains like the base, from the fingerprints of their trials and of controls. The module
+handles no tensors and no techniques. docs/numerics.md explains the tests."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ MIN_SEEDS = MIN_REFERENCES - 1  # controls with another seed; the base is the th
 
 
 class Controls(msgspec.Struct, frozen=True):
-    """Trials that are correct by construction. `repeat` is the base again. `rounding` are draws of the noise of the
-    claimed precision, and `seeds` trainings with other seeds."""
+    """Fingerprints of trials that are correct by construction. `repeat` is another trial of the base. `rounding`
+    contains draws of the noise of the claimed precision, and `seeds` contains trainings with other seeds."""
 
     repeat: Fingerprint | None = None
     rounding: Sequence[Fingerprint] = ()
@@ -60,9 +60,10 @@ def judge(
     controls: Controls = NO_CONTROLS,
     precision: Precision = "fp32",
 ) -> Numerics:
-    """Judges the candidate's numerics against the base. `is_sound` of the result is None if the records do not decide
-    it: `basis` then says what is missing. `precision` is the one that an `approximate` recipe names."""
-    # With accumulation, the shares add up to the batch's loss.
+    """Compares the candidate's numerics with those of the base. `is_sound` of the result is None if the records do not
+    suffice for a decision. `basis` then says what is missing. `precision` is the precision that an `approximate` recipe
+    names."""
+    # With accumulation, the losses of the pieces of a batch add up to the loss of the batch.
     if claimed != "identical" and is_divided(base, candidate):
         base, candidate = added_up(base), added_up(candidate)
         repeat = added_up(controls.repeat) if controls.repeat is not None else None
@@ -116,13 +117,14 @@ class _CandidateCheck:
 
     @property
     def _own_spread(self) -> list[Fingerprint]:
-        """The base's repetition, if it differs: the script then varies by itself."""
+        """The repetition of the base if it differs from the base, which means that the script itself varies."""
         repeat = self._controls.repeat
         return [] if repeat is None or self._is_repeatable else [repeat]
 
     def _is_draw(self, control: Fingerprint) -> bool:
-        """Whether a rounding control shows what rounding does. One that equals the base had no noise, because its model
-        could not be reached. One that is not finite where the base is failed."""
+        """Whether a rounding control shows the effect of rounding. A control that equals the base had no noise, because
+        its model could not be reached. A control with a loss that is not finite has failed, if the base's loss is
+        finite."""
         is_noisy = first_difference(self._base, control) is not None
         return is_noisy and find_non_finite(self._base, control) is None
 
@@ -143,7 +145,7 @@ class _CandidateCheck:
         draws = [*filter(self._is_draw, self._controls.rounding), *self._own_spread]
         if not self._base.snapshots or not self._candidate.snapshots:
             return self._undecided("no_gradient")
-        if len(draws) < RANDOM_DRAWS:  # fewer do not show how far chance goes
+        if len(draws) < RANDOM_DRAWS:  # fewer draws do not show the effect of chance
             return self._undecided("no_control")
         allowance = allowance_of(self._precision, self._controls.rounding)
         step_test = StepTest(self._base, self._candidate, draws, allowance)
@@ -210,8 +212,8 @@ class _CandidateCheck:
 def loss_windows(
     base: Fingerprint, candidate: Fingerprint, controls: Controls, numerics: Numerics, key: CurveKey
 ) -> list[LossWindow]:
-    """The windows in which one loss of a step was compared: step by step up to the horizon, by their level
-    from there on. For display: windows of the same kind are joined."""
+    """Returns the windows in which one loss of a step was compared, for display. Up to the horizon, losses were
+    compared step by step. From there on, their levels were compared. Windows of the same kind may be joined."""
     ours, theirs = pairs_of(base, candidate)[key]
     draws = curves_of(controls.rounding, key)
     times = allowance_of(numerics.precision, controls.rounding).times
@@ -224,7 +226,7 @@ def loss_windows(
 
 
 def first_difference(base: Fingerprint, other: Fingerprint) -> NumericsFault | None:
-    """The first bit in which two trainings differ."""
+    """Returns the first difference between two trainings, or None if they agree in every bit."""
     num_both = min(len(base.losses), len(other.losses))
     if base.losses[:num_both] == other.losses[:num_both]:
         return _digest_difference(base, other)

@@ -1,8 +1,9 @@
-"""Compares two sessions of different times: what changed, and whether the step's difference exceeds their noise.
+"""Compares two sessions of different times: what changed, and whether the difference of the step times exceeds the
+noise.
 
-The comparison does not know how the machine itself changed in between. Trials that take turns do; use `tune` for that.
-It concludes nothing from fewer than eight undisturbed steps, or if other programs used the cores during a session.
-"""
+The comparison cannot tell a change of the script from a change of the machine's speed between the sessions. Trials that
+take turns are not affected by this, so use `tune` where this matters. The comparison draws no conclusion from fewer
+than eight undisturbed steps, or if the load of other programs can explain the difference."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from slipstream.records import (
 
 NUM_DRAWS = 600
 MOST_UNITS = 240  # per session; with more, neighbours are averaged, because medians of more units add nothing
-# Steps within 2% of each other count as equal whatever the interval, because two starts never agree better.
+# Step times within 2% of each other count as equal, whatever the interval is, because two starts never agree better.
 NEGLIGIBLE = 0.02
 
 Unit = dict[str, float]  # "step" and phases to ms, averaged over neighbouring steps
@@ -80,7 +81,7 @@ def _outcome(ratio: float, low: float, high: float) -> Outcome:
 
 
 def changes(before: Session, after: Session) -> Iterator[Difference]:
-    """The differences, the most likely causes first."""
+    """Yields the differences, the most likely causes first."""
     for name, old, new in [
         ("script", _script(before), _script(after)),
         ("arguments", _arguments(before), _arguments(after)),
@@ -164,8 +165,9 @@ def _few(session: Session, name: str) -> FewSteps | None:
 
 
 def _busy(session: Session, name: str) -> BusySession | None:
-    """For sessions of systems and versions that did not measure what other programs used. Otherwise the disturbed steps
-    are left out."""
+    """Returns the load that the system reported, if it is high and the session has no measurement of other programs.
+    This concerns some systems and old versions. A session with such a measurement leaves out disturbed steps
+    instead."""
     if session.foreign_load:
         return None
     load, cores = session.environment.load, session.environment.num_usable
@@ -175,8 +177,8 @@ def _busy(session: Session, name: str) -> BusySession | None:
 
 
 def _more_load(before: Session, after: Session, names: tuple[str, str], ratio: float) -> Iterator[BusySession]:
-    """The slower session, if the load of other programs during its undisturbed steps can be all of the difference but a
-    negligible rest: it took that share of the cores."""
+    """Yields the slower session if the load of other programs during its undisturbed steps can explain the difference
+    except for a negligible rest. The load explains as much as the share of the cores that it used."""
     if not before.foreign_load or not after.foreign_load:
         return
     loads = [foreign_cores_during(one, _steps(one)) for one in (before, after)]
@@ -187,9 +189,9 @@ def _more_load(before: Session, after: Session, names: tuple[str, str], ratio: f
 
 
 def units_of(session: Session) -> list[list[Unit]]:
-    """Undisturbed steps of each block, averaged over as many as there are workers, because every k-th step waits for
-    all workers. If all steps were disturbed, those.
-    """
+    """Returns the undisturbed steps of each block, in averaged groups of neighbours. A group has as many steps as there
+    are workers, because with k workers every k-th step waits for all of them. If all steps were disturbed, all are
+    used."""
     steps = _steps(session)
     size = max(_group_size(session), ceil(len(steps) / MOST_UNITS))
     blocks = [list(members) for _, members in groupby(steps, key=lambda step: step.block)]
@@ -199,7 +201,7 @@ def units_of(session: Session) -> list[list[Unit]]:
 
 
 def _steps(session: Session) -> list[Step]:
-    """As the summary chooses them."""
+    """Returns the steps that the summary is computed from."""
     steps = counted_steps(session)
     return [step for step in steps if not step.is_first_of_epoch] or steps
 
@@ -214,15 +216,16 @@ def _unit(steps: Sequence[Step]) -> Unit:
 
 
 def _draws(before: list[list[Unit]], after: list[list[Unit]]) -> list[tuple[Unit, Unit]]:
-    """Resampled medians of both sessions. The same sessions always give the same draws."""
+    """Returns resampled medians of both sessions. The same sessions always give the same draws."""
     generator = random.Random(0)
     return [(_redrawn(before, generator), _redrawn(after, generator)) for _ in range(NUM_DRAWS)]
 
 
 def _redrawn(blocks: list[list[Unit]], generator: random.Random) -> Unit:
-    """A block bootstrap: blocks with replacement, and in each of them runs of neighbouring steps.
+    """Returns the medians of one draw of a block bootstrap. It draws blocks with replacement, and from each drawn block
+    sequences of neighbouring steps.
 
-    Neighbouring steps are correlated, and blocks that are minutes apart show the machine's drift.
+    The reason is that neighbouring steps are correlated, and that blocks far apart show changes of the machine's speed.
     """
     drawn: list[Unit] = []
     for _ in blocks:
@@ -237,7 +240,7 @@ def _redrawn(blocks: list[list[Unit]], generator: random.Random) -> Unit:
 
 
 def _interval(values: Sequence[float], middle: float) -> tuple[float, float]:
-    """The 95% interval, extended so that it contains the estimate."""
+    """Returns the 95% interval, extended so that it contains the estimate."""
     ordered = sorted(values)
     at = int(len(ordered) * 0.025)
     return min(ordered[at], middle), max(ordered[-1 - at], middle)

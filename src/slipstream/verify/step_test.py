@@ -1,7 +1,6 @@
 """Compares the gradients, buffers and updates of the first steps, where base and candidate have the same weights and
-the same batch. How far a tensor may be from the base's is predicted from trials with rounding noise. A tensor that
-the noise alone could move so far that a missing gradient would not be noticed is not evidence. See
-docs/numerics.md."""
+the same batch. Trials with rounding noise predict how far a tensor may be from that of the base. If the noise alone
+could hide a missing tensor, this tensor is not evidence. See docs/numerics.md."""
 
 from __future__ import annotations
 
@@ -14,8 +13,9 @@ import msgspec
 from slipstream.records import RANDOM_DRAWS, ROUNDOFF, Fingerprint, NumericsFault, Precision, TensorKind
 from slipstream.verify.tensor_distance import SIGNS, Distances, TensorDistance, distances, joined
 
-ENOUGH = 0.5  # of the norm of the update: the least that the evidence must carry
-# Sketches of 251 numbers estimate an error and the norm that it is relative to. The result may be this much too large.
+ENOUGH = 0.5  # the evidence must carry at least this share of the norm of the update
+# Sketches of 251 numbers estimate an error and the norm that it is relative to. The estimate may be too large by this
+# factor.
 ESTIMATE = 1.25
 KINDS: tuple[TensorKind, ...] = ("gradient", "buffer", "update")
 
@@ -28,43 +28,44 @@ class Allowance(msgspec.Struct, frozen=True):
     times_together: float  # for all tensors as one vector, where chance averages out
     floor: float  # for one tensor
     floor_together: float  # for all tensors as one vector
-    later: float  # factor of the floors in later steps, because the weights are no longer equal then
+    later: float  # factor of the floors in later steps, in which the weights are no longer equal
 
 
-# Sums inside an operator are reordered, which moves a result by several roundings: hence 30. Below the floors is the
-# effect of decisions, such as a ReLU, that fall differently in the candidate and in no draw of the noise. About one
-# activation in 10^7 is that close to zero. Each removes or adds its own part of the gradient, so together they move it
-# by the root of 10^-7, or 0.0003. The floor is ten times as much, and again ten times as much for a single tensor.
+# The factor is 30 because the sums inside an operator are reordered, which moves a result by several roundings. The
+# floors allow for decisions, such as that of a ReLU, that differ in the candidate but in no draw of the noise. About
+# one activation in 10^7 is that close to zero. Each of these activations removes or adds its own part of the gradient,
+# so together they move the gradient by the root of 10^-7, or 0.0003. The floor for all tensors is ten times as large,
+# and the floor for a single tensor is a hundred times as large.
 REORDERED = Allowance(times=30, times_together=30, floor=0.03, floor_together=0.003, later=10)
 
 
 def approximate(precision: Precision) -> Allowance:
-    """Eight is twice the largest error of bf16 autocast, relative to the prediction, that was seen for one tensor
-    (2.2 in benchmarks/numerics_errors.py, 3.9 in tests/verify): some kernels also sum in bf16, which the noise does
-    not predict. All tensors together are close to the prediction."""
+    """Returns the allowance for a precision. Eight is twice the largest error of one tensor under bf16 autocast,
+    relative to the prediction (2.2 in benchmarks/numerics_errors.py, 3.9 in tests/verify). Errors exceed the prediction
+    because some kernels also sum in bf16. The error of all tensors together is close to the prediction."""
     u = ROUNDOFF[precision]
     return Allowance(times=8, times_together=2, floor=8 * u, floor_together=2 * u, later=1)
 
 
 def allowance_of(precision: Precision, draws: Sequence[Fingerprint]) -> Allowance:
-    """For a candidate that names this precision (fp32: none). Where the script itself computes in bf16 or fp16, other
-    rounding is rounding of that precision."""
+    """Returns the allowance for a candidate that names this precision. fp32 means that the candidate names no
+    precision. If the script itself computes in bf16 or fp16, its rounding differs by roundings of that precision."""
     coarsest = max((precision, *(draw.own_precision for draw in draws)), key=lambda one: ROUNDOFF[one])
     return REORDERED if coarsest == "fp32" else approximate(coarsest)
 
 
 def luck(numel: int) -> float:
-    """The largest error of three or four draws may understate the next one by chance, for a single number by much more
-    than for a tensor of many numbers."""
+    """Returns a factor for the largest error of three or four draws, because the next draw may have a larger error by
+    chance. The factor is large for a single number, and close to 1 for a tensor of many numbers."""
     return 1 + 2 / max(1, numel)
 
 
 class TensorLimit(msgspec.Struct, frozen=True):
-    """How far a tensor may be from the base's: its error, and the change of its norm."""
+    """How far a tensor may be from that of the base: limits for its error and for the change of its norm."""
 
     error: float
     norm: float
-    steady: float = math.inf  # of an update: its error without what signs may have moved
+    steady: float = math.inf  # for an update: limit of the error without the numbers that signs may have moved
 
     @property
     def is_evidence(self) -> bool:
@@ -73,19 +74,19 @@ class TensorLimit(msgspec.Struct, frozen=True):
 
 
 class StepTest:
-    """The test of one candidate. `fault` is the difference that exceeds its limit by most, at the first step that has
-    one."""
+    """The test of one candidate. Gradients are tested first, then buffers and updates, each step by step. `fault`
+    describes the first step with a difference above its limit, or is None."""
 
     def __init__(
         self, base: Fingerprint, candidate: Fingerprint, draws: Sequence[Fingerprint], allowance: Allowance
     ) -> None:
         self._allowance = allowance
         self.fault: NumericsFault | None = None
-        self.tensors: set[str] = set()  # with a gradient
+        self.tensors: set[str] = set()  # names of the tensors with a gradient
         self.evidence: set[str] = set()
         self.unpredicted: set[str] = set()  # gradients of steps that too few draws reached
         self.worst_gradient = 0.0  # the largest error of a gradient that is evidence
-        self._gradients: Distances = {}  # the first of each tensor
+        self._gradients: Distances = {}  # for each tensor, the first gradient
         self._updates: Distances = {}
         for kind in KINDS:
             predicted = _running_maxima([distances(kind, base, draw) for draw in draws])
@@ -94,7 +95,7 @@ class StepTest:
                 self._test(kind, step, found[step], predicted.get(step, []), is_later=step > min(found))
 
     def has_enough_evidence(self) -> bool:
-        """Whether the evidence carries enough of the first update of each tensor to decide anything."""
+        """Whether the evidence carries enough of the tensors' first updates to decide anything."""
         found = self._updates or self._gradients
         whole, evident = joined(found, found.keys()), joined(found, self.evidence)
         return bool(self.evidence) and evident.base_norm >= ENOUGH * whole.base_norm
@@ -128,7 +129,8 @@ class StepTest:
             self._updates = {**found, **self._updates}
 
     def _note(self, excess: Sequence[tuple[float, NumericsFault]]) -> None:
-        """Keeps the first fault that is found. A few tensors are named; if most are off, all together are."""
+        """Stores the worst of these faults if no earlier fault is known. `_test` passes the faults of single tensors
+        first if only a few tensors have one, and otherwise the fault of all tensors together."""
         if excess and self.fault is None:
             self.fault = max(excess, key=lambda pair: pair[0])[1]
 
@@ -159,8 +161,8 @@ class StepTest:
         error = max((draw.error for draw in draws), default=0.0)
         chance_error = max((draw.chance_error for draw in draws), default=0.0)
         norm_error = max((draw.sure_norm_error for draw in draws), default=0.0)
-        # Where single decisions fall differently, the error of one draw may be far larger than that of the others. Its
-        # part in the size is then what it was in any draw.
+        # If single decisions differ, the error of one draw may be far larger than that of the others. The largest share
+        # that the change of the norm had in the error of any draw is then applied to this error.
         share = max((draw.sure_norm_error / draw.error for draw in draws if 0 < draw.error < math.inf), default=0.0)
         return TensorLimit(
             max(later * max(floor, floors.error), luck(one.numel) * times * error),
@@ -169,11 +171,12 @@ class StepTest:
         )
 
     def _floors_of_update(self, one: TensorDistance) -> TensorLimit:
-        """What else moves an update whose gradient agrees: the rounding of the weights, and signs. An adaptive
-        optimizer moves each weight by a step in the direction of its gradient's sign, also where the gradient is
-        rounding. So a gradient near zero that changes its sign moves the weight by two steps, and one that is zero in
-        the base only by one step. Other signs turn the update and leave its norm alone. A third test leaves out the
-        numbers that signs may have moved: a fault of the optimizer moves all of them."""
+        """Returns how far an update may move although its gradient agrees. The causes are the rounding of the weights,
+        and signs. An adaptive optimizer moves each weight by a step in the direction of its gradient's sign, even if
+        the gradient is only a rounding error. If a gradient near zero changes its sign, the weight therefore moves by
+        two steps. If the gradient is zero only in the base, the weight moves by one step. A changed sign turns the
+        update and does not change its norm. The third limit is for the update without the numbers that signs may have
+        moved, because a fault of the optimizer also moves all other numbers."""
         if not one.base_norm:
             floor = math.inf if one.resolution or one.num_unzeroed else 0.0
             return TensorLimit(floor, floor, floor)
@@ -204,7 +207,7 @@ def _excess(
 
 
 def _running_maxima(draws: Sequence[Mapping[int, Distances]]) -> dict[int, list[Distances]]:
-    """For each step the draws of this step and of all earlier ones: deviations grow from step to step, and a draw may
-    be close to the base by chance at one of them."""
+    """Returns for each step the draws of this step and of all earlier steps. Deviations grow from step to step, and at
+    a single step a draw may be close to the base by chance."""
     steps = sorted({step for draw in draws for step in draw})
     return {step: [draw[at] for at in steps if at <= step for draw in draws if at in draw] for step in steps}

@@ -1,18 +1,18 @@
-"""A confidence sequence for the mean of log ratios, one from each pair of new processes: is a recipe faster than the
-base, and by how much?
+"""Decides whether a recipe is faster than the base, and by how much. The method is a confidence sequence for the mean
+of log ratios, one from each pair of new processes.
 
-The ratio of a pair contains everything that distinguishes its two processes: noise of the blocks, and luck that a
-process keeps for its whole life, such as the layout of its memory. So the spread between pairs covers all of it, and
-nothing must be known about it. The sequence assumes that the log ratios are independent and roughly normal.
+The ratio of a pair contains everything that distinguishes its two processes. This includes noise of the blocks, and
+properties that a process keeps for its whole life, such as the layout of its memory. The spread between pairs covers
+all of these, so their sizes need not be known. The sequence assumes that the log ratios are independent and roughly
+normal.
 
-The method is the confidence sequence for a t-test with a normal prior of variance c² on the effect in standard
-deviations. With n pairs of mean m̄, S(θ) = Σ(xᵢ - θ)² and m = m̄ - θ, the interval holds every θ with
+The sequence is that of a t-test with a normal prior of variance c² on the effect in standard deviations. With n pairs
+of mean m̄, S(θ) = Σ(xᵢ - θ)² and m = m̄ - θ, the interval contains every θ with
 
     √(c² / (n + c²)) · (S / (S - (n m)² / (n + c²)))^(n / 2) ≤ 1 / alpha
 
-It covers the true mean at all n at once with probability 1 - alpha, so a race may look after every pair and stop at any
-time. See docs/statistics.md.
-"""
+The interval contains the true mean for all n at once with a probability of at least 1 - alpha. A proof may therefore
+look at the interval after every pair and stop at any time. See docs/statistics.md."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from statistics import fmean, stdev
 from slipstream.records import Speed
 from slipstream.records.race import FARTHEST
 
-PRIOR = 0.1  # c²: small, so that it is sharpest for effects that need a dozen pairs; chosen by simulation
-LEAST_SPREAD = 1e-4  # standard deviation of a log ratio: clocks and blocks resolve no less
+PRIOR = 0.1  # c², chosen by simulation: with this value the interval is sharpest for effects that need a dozen pairs
+LEAST_SPREAD = 1e-4  # the smallest standard deviation of a log ratio that clocks and blocks can resolve
 
 
 class TSequence:
-    """Pairs are added as they come. Every method may be called at any time."""
+    """The confidence sequence. Pairs are added one by one, and every method may be called at any time."""
 
     def __init__(self, alpha: float) -> None:
         self._alpha = alpha
@@ -58,15 +58,15 @@ class TSequence:
         return self._high < math.log1p(gain)
 
     def width(self) -> float:
-        """The length of the interval of the log ratio."""
+        """Returns the length of the interval of the log ratio."""
         return self._high - self._low
 
     def spread(self) -> float:
-        """The standard deviation of the pairs, or 0 as long as they do not show it."""
+        """Returns the standard deviation of the pairs, or 0 for fewer than three pairs."""
         return stdev(self.log_ratios) if self.num_pairs > 2 else 0.0
 
     def speed(self) -> Speed:
-        """The mean ratio and its interval. Without evidence for a bound, it has the value FARTHEST."""
+        """Returns the mean ratio and its interval. A bound without evidence is FARTHEST or its inverse."""
         if not self.log_ratios:
             return Speed(1.0, 1.0 / FARTHEST, FARTHEST)
         farthest = math.log(FARTHEST)
@@ -77,7 +77,8 @@ class TSequence:
         return Speed(math.exp(middle), math.exp(low), math.exp(high), self.num_pairs)
 
     def _half_width(self) -> float:
-        """Solves the condition above for m², which appears in it twice: S = (sum of squares) + n m²."""
+        """Returns half the length of the interval. Solves the condition at the top of this module for m². The condition
+        contains m² twice, because S is the sum of squares around the mean plus n m²."""
         count = self.num_pairs
         if count < 2:
             return math.inf
@@ -86,6 +87,6 @@ class TSequence:
         squares = max(squares, (count - 1) * LEAST_SPREAD**2)
         shrinkage = PRIOR / (count + PRIOR)
         threshold = (1.0 / (self._alpha * math.sqrt(shrinkage))) ** (2.0 / count)
-        if threshold * shrinkage >= 1.0:  # so few pairs exclude nothing, however alike they are
+        if threshold * shrinkage >= 1.0:  # so few pairs exclude no value, even if they are equal
             return math.inf
         return math.sqrt(squares * (threshold - 1.0) / (1.0 - threshold * shrinkage) / count)

@@ -1,5 +1,5 @@
-"""Measures how far the sketched tensors of a trial are from the base's, for each tensor and for all together. Judges
-nothing."""
+"""Measures how far the sketched tensors of a trial are from those of the base, for each tensor and for all together. It
+does not judge the distances."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from slipstream.records import ROUNDOFF, Fingerprint, Sketch, Snapshot, TensorKi
 
 Trouble = Literal["", "not_finite", "missing", "extra", "size"]
 WHOLE_SNAPSHOTS = 3  # later ones contain only tensors whose gradient was zero or unknown before
-NO_TENSOR = 1e-6  # relative to the largest; a tensor that the base does not have may be this large
-# A candidate has some hundred norms. By chance one in 16,000 is farther off than four standard deviations.
+NO_TENSOR = 1e-6  # a tensor that the base does not have may be this large, relative to the base's largest tensor
+# A candidate has a few hundred norms. By chance one in 16,000 deviates by more than four standard deviations.
 DEVIATIONS = 4
-SIGNS = 4  # elements that change their sign by chance, beside those that the error of the gradient explains
+SIGNS = 4  # elements that may change their sign by chance, besides those that the error of the gradient explains
 
 
 class TensorDistance(msgspec.Struct, frozen=True):
-    """How far one tensor is from the base's, relative to the norm of the base's."""
+    """How far one tensor is from that of the base. The errors are relative to the norm of the base's tensor."""
 
     numel: int
     base_norm: float
@@ -28,13 +28,13 @@ class TensorDistance(msgspec.Struct, frozen=True):
     norm: float = 0.0
     trouble: Trouble = ""  # a difference that has no size
     norm_deviation: float = 0.0  # standard deviation of `norm` minus `base_norm`, if sketches estimate them
-    # Of an update:
-    resolution: float = 0.0  # how far the rounding of the weights alone moves it
+    # The fields below describe updates only.
+    resolution: float = 0.0  # how far the rounding of the weights alone moves the update
     steady: float = 0.0  # `distance` without the numbers that signs of gradients may have moved
     chance: float = 0.0  # `distance` without the `SIGNS` numbers that differ most
     num_moved: int = 0  # elements of the base's gradient that are not zero
-    num_unzeroed: int = 0  # elements that are zero in the base's gradient, and not in the other
-    num_flipped: float = 0.0  # at least as many elements as the error of the gradient gives another sign
+    num_unzeroed: int = 0  # elements that are zero in the base's gradient but not in the other gradient
+    num_flipped: float = 0.0  # upper estimate of the elements whose sign the error of the gradient changes
 
     @property
     def error(self) -> float:
@@ -46,13 +46,14 @@ class TensorDistance(msgspec.Struct, frozen=True):
 
     @property
     def chance_error(self) -> float:
-        """Of a draw. It leaves out fewer numbers than any candidate, so that it is a bound if signs decide much."""
+        """The error of a draw without the `SIGNS` numbers that differ most. `steady_error` leaves out at least as many
+        numbers, so `chance_error` is a bound for it even if signs decide much."""
         return _ratio(self.chance, self.base_norm)
 
     @property
     def norm_error(self) -> float:
-        """0.1 for a gradient that was scaled by 0.9. Rounding moves it far less than the error: it turns a gradient and
-        hardly changes its size."""
+        """The relative change of the norm, such as 0.1 for a gradient that was scaled by 0.9. Rounding changes the norm
+        far less than the error, because rounding turns a gradient and hardly changes its size."""
         return _ratio(abs(self.norm - self.base_norm), self.base_norm)
 
     @property
@@ -69,7 +70,7 @@ Distances = dict[str, TensorDistance]  # by the tensor's name
 
 
 def distances(kind: TensorKind, base: Fingerprint, other: Fingerprint) -> dict[int, Distances]:
-    """The distances by step, for the steps that both fingerprints contain."""
+    """Returns the distances by step, for the steps that both fingerprints contain."""
     theirs = dict(_tensors(kind, other))
     found = {step: _distances(ours, theirs[step]) for step, ours in _tensors(kind, base) if step in theirs}
     if kind == "update":
@@ -82,7 +83,7 @@ def distances(kind: TensorKind, base: Fingerprint, other: Fingerprint) -> dict[i
 
 
 def joined(found: Mapping[str, TensorDistance], names: Collection[str]) -> TensorDistance:
-    """The distance of the named tensors as one vector."""
+    """Returns the distance of the named tensors as one vector."""
     known = [found[name] for name in names if name in found and not found[name].trouble]
     base_norm = math.hypot(*(one.base_norm for one in known))
     return TensorDistance(
@@ -90,7 +91,7 @@ def joined(found: Mapping[str, TensorDistance], names: Collection[str]) -> Tenso
         base_norm,
         math.hypot(*(one.distance for one in known)),
         math.hypot(*(one.norm for one in known)),
-        # Each tensor moves the joint norm by its part in it.
+        # A tensor changes the joint norm in proportion to its share of this norm.
         norm_deviation=_ratio(math.hypot(*(one.base_norm * one.norm_deviation for one in known)), base_norm),
         resolution=math.hypot(*(one.resolution for one in known)),
         steady=math.hypot(*(one.steady for one in known)),
@@ -109,11 +110,11 @@ def _of_updates(
     other: Fingerprint,
     step: int,
 ) -> Distances:
-    """Adds what is known about updates alone: the resolution of the weights, how well the norm is known, and what the
-    signs of the gradient may have moved. The norms of gradients and buffers are exact. The norm of an update is that of
-    a difference of sketches. A sketch of k numbers estimates the product of base and difference with a standard
-    deviation of 1/sqrt(k) of the product of their norms, and the change of the norm with 1/sqrt(k) of the norm of the
-    difference."""
+    """Adds the figures that only updates have: the resolution of the weights, the uncertainty of the norm, and what the
+    signs of the gradient may have moved. The norms of gradients and buffers are exact, but the norm of an update comes
+    from a difference of sketches. A sketch of k numbers estimates the product of base and difference. The standard
+    deviation of this estimate is 1/sqrt(k) of the product of their norms. The change of the norm therefore has a
+    standard deviation of 1/sqrt(k) of the norm of the difference."""
     snapshot = next(one for one in base.snapshots if one.step == step)
     weights = {sketch.name: sketch for sketch in snapshot.weights}
     gradients = {sketch.name: sketch for sketch in snapshot.gradients}
@@ -143,15 +144,15 @@ def _of_updates(
 
 
 def _steady(ours: Sketch, theirs: Sketch, num_signs: float) -> float:
-    """The distance of two sketches without the numbers that differ most, as many as these signs may have moved. An
-    element is part of one number."""
+    """Returns the distance of two sketches without the `num_signs` numbers that differ most. Each element of a tensor
+    is part of one number, so this many changed signs can affect no more numbers."""
     differences = sorted(abs(right - left) for left, right in zip(ours.values, theirs.values, strict=True))
     return math.hypot(*differences[: max(0, len(differences) - math.ceil(num_signs))])
 
 
 def _num_unzeroed(base: Fingerprint, other: Fingerprint, step: int) -> dict[str, int]:
-    """How many elements of each gradient are zero in the base only, at this step or an earlier one. Momentum continues
-    earlier updates."""
+    """Returns for each gradient how many elements are zero only in the base, at this step or an earlier step. Earlier
+    steps count because momentum continues earlier updates."""
     theirs = {
         (one.step, sketch.name): sketch.num_zero for one in other.snapshots for sketch in one.gradients if sketch.norm
     }
@@ -165,8 +166,8 @@ def _num_unzeroed(base: Fingerprint, other: Fingerprint, step: int) -> dict[str,
 
 
 def _gradient_errors(base: Fingerprint, other: Fingerprint, step: int) -> dict[str, float]:
-    """The largest error of each gradient up to this step. In a normally distributed gradient, the share of elements
-    whose sign differs is a third of it."""
+    """Returns the largest error of each gradient up to this step. If a gradient is normally distributed, the share of
+    its elements whose sign differs is a third of its error."""
     found: dict[str, float] = {}
     for at, gradients in distances("gradient", base, other).items():
         for name, one in gradients.items():
@@ -188,8 +189,8 @@ def _tensors(kind: TensorKind, fingerprint: Fingerprint) -> Iterator[tuple[int, 
 
 
 def _all_updates(snapshots: Sequence[Snapshot]) -> list[tuple[int, list[Sketch]]]:
-    """The updates of each step. The next snapshot that contains a weight need not be the next of all, because
-    optimizers may take turns."""
+    """Returns the updates of each step. The update of a weight ends at the next snapshot that contains the weight.
+    Other snapshots may lie between the two, because optimizers may take turns."""
     later: dict[str, Sketch] = {}
     found = []
     for snapshot in reversed(snapshots):
@@ -202,7 +203,7 @@ def _all_updates(snapshots: Sequence[Snapshot]) -> list[tuple[int, list[Sketch]]
 
 
 def _difference(old: Sketch, new: Sketch) -> Sketch:
-    """The sketch of a difference is the difference of the sketches."""
+    """Returns the sketch of a difference, which is the difference of the sketches."""
     values = [right - left for left, right in zip(old.values, new.values, strict=True)]
     return Sketch(old.name, old.numel, math.hypot(*values), values, old.num_bad + new.num_bad)
 
@@ -233,7 +234,8 @@ def _distances(base: Sequence[Sketch], other: Sequence[Sketch]) -> Distances:
 
 
 def _matched(base: Sequence[Sketch], other: Sequence[Sketch]) -> dict[str, Sketch]:
-    """Matches tensors by name. If no name matches but all sizes do, as under a wrapper that renames, by position."""
+    """Matches tensors by name. If no name matches but all sizes do, tensors are matched by position, because a wrapper
+    may have renamed them."""
     by_name = {one.name: one for one in other}
     if any(one.name in by_name for one in base) or [one.numel for one in base] != [one.numel for one in other]:
         return by_name

@@ -1,6 +1,6 @@
 """Compares loss curves. Up to the horizon, losses are compared step by step in windows. The horizon is the step after
-which rounding noise alone separates two trainings so far that other batches would not be noticed. Beyond it, and where
-other random numbers were drawn, only the level of the losses is compared. See docs/numerics.md."""
+which rounding noise alone separates two trainings so far that other batches would not be noticed. Beyond the horizon,
+and if other random numbers were drawn, only the level of the losses is compared. See docs/numerics.md."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import msgspec
 from slipstream.records import Fingerprint, NumericsFault
 
 Curve = dict[int, float]  # step to loss
-CurveKey = tuple[int, int]  # number of losses in a step, and the place of this one
+CurveKey = tuple[int, int]  # number of losses in a step, and the place of this loss among them
 
-WINDOW_STEPS = 8  # single losses are too few to compare chance with chance
-LEVEL_WINDOWS = 6  # at most: the longer a window, the less its mean varies
-FLUCTUATION_SHARE = 0.1  # of the base's fluctuation: smaller differences need no explanation
-MIN_REFERENCES = 3  # trainings whose levels show what is usual, the base included
+WINDOW_STEPS = 8  # with fewer losses, chance in the candidate cannot be compared with chance in the controls
+LEVEL_WINDOWS = 6  # the most windows; longer windows have means that vary less
+FLUCTUATION_SHARE = 0.1  # smaller differences, as a share of the base's fluctuation, need no explanation
+MIN_REFERENCES = 3  # trainings, including the base, that are needed to show which levels are usual
 # Two-sided 1% quantiles of Student's t by degrees of freedom.
 _T_QUANTILES = {2: 9.92, 3: 5.84, 4: 4.60, 5: 4.03, 6: 3.71, 7: 3.50, 8: 3.36, 9: 3.25, 10: 3.17}
 
 
 def curves(fingerprint: Fingerprint) -> dict[CurveKey, Curve]:
-    """One curve for each of the losses of a step. A GAN has two, gradient accumulation several. Steps with another
-    number of losses have curves of their own: where a generator is updated in every fifth step alone, the first loss of
-    that step is the generator's and that of the others the critic's."""
+    """Returns one curve for each loss of a step. A step of a GAN has two losses, and gradient accumulation has several.
+    Steps with different numbers of losses have separate curves. For example, if a generator is updated only in every
+    fifth step, the first loss of such a step belongs to the generator, and that of other steps to the critic."""
     by_step: dict[int, list[float]] = {}
     for step, value in fingerprint.losses:
         by_step.setdefault(step, []).append(value)
@@ -41,13 +41,13 @@ def curves(fingerprint: Fingerprint) -> dict[CurveKey, Curve]:
 
 
 def pairs_of(base: Fingerprint, candidate: Fingerprint) -> dict[CurveKey, tuple[Curve, Curve]]:
-    """The curves of the same losses in two trainings."""
+    """Returns pairs of curves of the same loss in two trainings."""
     theirs = curves(candidate)
     return {key: (curve, theirs[key]) for key, curve in curves(base).items() if key in theirs}
 
 
 def curves_of(fingerprints: Sequence[Fingerprint], key: CurveKey) -> list[Curve]:
-    """The curves of one loss."""
+    """Returns the curves of one loss in several trainings."""
     return [found[key] for found in map(curves, fingerprints) if key in found]
 
 
@@ -59,7 +59,8 @@ def is_divided(base: Fingerprint, candidate: Fingerprint) -> bool:
 
 
 def added_up(fingerprint: Fingerprint) -> Fingerprint:
-    """The sum of all losses of a step, without the last step, which may still lack some."""
+    """Returns the fingerprint with the sum of all losses of each step. The last step is left out, because it may still
+    lack losses."""
     sums: Curve = {}
     for step, value in fingerprint.losses:
         sums[step] = sums.get(step, 0.0) + value
@@ -67,7 +68,7 @@ def added_up(fingerprint: Fingerprint) -> Fingerprint:
 
 
 def common_steps(base: Curve, other: Curve) -> list[int]:
-    """The steps at which the base's loss is finite and the other training has a loss."""
+    """Returns the steps at which the base's loss is finite and the other training has a loss."""
     return [step for step, value in base.items() if step in other and math.isfinite(value)]
 
 
@@ -80,7 +81,7 @@ def find_non_finite(base: Fingerprint, candidate: Fingerprint) -> NumericsFault 
 
 
 class LossWindow(NamedTuple):
-    """A range of steps, the mean losses of base and candidate in it, and how far apart these may be."""
+    """A range of steps, with the mean losses of base and candidate and the limit of their difference."""
 
     first: int
     last: int
@@ -96,7 +97,8 @@ class Horizon(msgspec.Struct, frozen=True):
     num_steps: int  # steps before the horizon
 
     def find_fault(self, base: Curve, candidate: Curve) -> NumericsFault | None:
-        """The first window in which the candidate's losses are farther from the base's than allowed."""
+        """Returns a fault for the first window in which the candidate's losses are farther from those of the base than
+        allowed, or None."""
         for steps, allowed in self.windows:
             known = [step for step in steps if step in candidate]
             seen = _difference(base, candidate, known)
@@ -105,8 +107,8 @@ class Horizon(msgspec.Struct, frozen=True):
         return None
 
     def loss_windows(self, base: Curve, candidate: Curve, most: int) -> list[LossWindow]:
-        """The windows that both curves reach, with the mean losses. Neighbours are joined until they are few enough to
-        be looked at."""
+        """Returns the windows that both curves reach, with the mean losses. Neighbouring windows are joined so that at
+        most `most` remain."""
         known = [one for one in self.windows if all(math.isfinite(candidate.get(step, math.nan)) for step in one[0])]
         size = math.ceil(len(known) / most)
         found = []
@@ -118,9 +120,9 @@ class Horizon(msgspec.Struct, frozen=True):
 
 
 def find_horizon(base: Curve, draws: Sequence[Curve], times: float) -> Horizon:
-    """The candidate may be `times` as far from the base as the farthest draw of the noise has been so far. Where that
-    is as far as the base's losses of neighbouring steps are from each other, the comparison shows nothing any
-    more."""
+    """Returns the horizon and the windows before it. In each window the candidate may be `times` as far from the base
+    as the farthest draw of the noise up to this window. The horizon is where this limit reaches the difference between
+    the base's losses of neighbouring steps, because from there on the comparison shows nothing."""
     steps = [step for step, value in base.items() if math.isfinite(value)]
     windows, widest = [], 0.0
     for window in _windows(steps):
@@ -136,9 +138,9 @@ def find_horizon(base: Curve, draws: Sequence[Curve], times: float) -> Horizon:
 
 
 def level_windows(base: Curve, candidate: Curve, references: Sequence[Curve], from_step: int = 0) -> list[LossWindow]:
-    """Compares the candidate's mean loss in each window with those of the base and of the references, which are correct
-    trainings. The limit is that of a t-test of one training against all of these. It is infinite with too few
-    references. Without steps for one window there is none."""
+    """Compares the candidate's mean loss in each window with the means of the base and of the references, which are
+    correct trainings. The limit is that of a t-test of one training against all of these trainings. The limit is
+    infinite with too few references. The result is empty if there are too few steps for one window."""
     steps = [step for step in common_steps(base, candidate) if step >= from_step and math.isfinite(candidate[step])]
     correct = [base, *references]
     windows = _windows(steps, LEVEL_WINDOWS) if len(steps) >= WINDOW_STEPS else []
@@ -151,7 +153,7 @@ def level_windows(base: Curve, candidate: Curve, references: Sequence[Curve], fr
     for window, means in zip(windows, levels, strict=True):
         limit = math.inf
         if len(means) >= MIN_REFERENCES:
-            # Where all trainings see the same batches, their spread hides how much a mean depends on the batches.
+            # If all trainings see the same batches, their spread does not show how much a mean depends on the batches.
             by_chance = _fluctuation(base, window) ** 2 / len(window)
             quantile = _T_QUANTILES[min(len(means) - 1, max(_T_QUANTILES))]
             limit = quantile * math.sqrt(max(spread, by_chance) * (1 + 1 / len(means)))
@@ -171,9 +173,9 @@ def find_level_fault(windows: Sequence[LossWindow]) -> NumericsFault | None:
 def find_metric_fault(
     base: Fingerprint, candidate: Fingerprint, control: Fingerprint | None, references: Sequence[Fingerprint]
 ) -> NumericsFault | None:
-    """Compares printed evaluation results with those of correct trainings, as levels of losses are compared: each
-    result by its mean over all times that it was printed. Results in which two runs of the same script differ are
-    ignored."""
+    """Compares printed evaluation results with those of correct trainings, in the same way as levels of losses. Each
+    result is compared by its mean over all times that it was printed. Results that differ between two runs of the same
+    script are ignored."""
     known, theirs = _metrics(base), _metrics(candidate)
     again = _metrics(control) if control is not None else {}
     correct = [known, *map(_metrics, references)]
@@ -196,7 +198,7 @@ def find_metric_fault(
 
 
 def worst_loss(base: Curve, candidate: Curve) -> float | None:
-    """The largest difference in one step, relative to the base's usual loss."""
+    """Returns the largest difference in one step, relative to the base's mean loss."""
     steps = common_steps(base, candidate)
     scale = fmean([abs(base[step]) for step in steps] or [0.0])
     away = [abs(candidate[step] - base[step]) for step in steps if math.isfinite(candidate[step])]
@@ -208,7 +210,7 @@ def _metrics(fingerprint: Fingerprint) -> dict[tuple[int, str], float]:
 
 
 def _windows(steps: Sequence[int], most: int = 0) -> list[Sequence[int]]:
-    """Windows of equal length. The last steps, if they are too few for a window, belong to the one before."""
+    """Divides steps into windows of equal length. The remaining steps belong to the last window."""
     num_windows = max(1, len(steps) // WINDOW_STEPS)
     num_windows = min(most, num_windows) if most else num_windows
     size = len(steps) // num_windows
@@ -222,10 +224,11 @@ def _mean(curve: Curve, window: Sequence[int]) -> float:
 
 
 def _difference(base: Curve, other: Curve, window: Sequence[int]) -> float:
-    """Root mean square of the differences in a window. Not finite if a loss of the other training is not."""
+    """Returns the root mean square of the differences in a window. It is not finite if a loss of the other training is
+    not finite."""
     return math.sqrt(fmean([(other[step] - base[step]) ** 2 for step in window if step in other] or [0.0]))
 
 
 def _fluctuation(base: Curve, window: Sequence[int]) -> float:
-    """How far losses of neighbouring steps, which have other batches, are from each other: root mean square."""
+    """Returns the root mean square of the differences between neighbouring steps, which have different batches."""
     return math.sqrt(fmean([(base[right] - base[left]) ** 2 for left, right in pairwise(window)] or [0.0]))
