@@ -1,6 +1,6 @@
-"""Collects what a trial reports besides events: facts about torch, memory, the anatomy of one step, rehearsals. The
-trial does not depend on any of it: a part that fails becomes a note in the session. The time that these parts take
-counts for no step."""
+"""Collects what a trial reports besides events: facts about torch, memory, the anatomy of one step, rehearsals. If a
+part fails, the session gets a note and the trial continues. The time that these parts take does not count as time of a
+step."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 _COUNT_NS = 1_000_000_000
-_MAX_PROBES = 2  # it is unlikely that an epoch begins in both
+_MAX_PROBES = 2  # an epoch is unlikely to begin in two observed steps
 _GAUGE_NS = 50_000_000  # between two readings of the memory in use
 
 
 class Survey:
-    """`rehearsal_s` is the time for rehearsals; 0: none. `profile_path` is a file for torch's profiler trace of a few
-    steps; "": not wanted. `before_timing` is called before timings that must not be disturbed."""
+    """`rehearsal_s` is the time for rehearsals; with 0, none are run. `profile_path` is a file for torch's profiler
+    trace of a few steps, or "". `before_timing` is called before timings that must not be disturbed."""
 
     def __init__(
         self,

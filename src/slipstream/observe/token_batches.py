@@ -12,7 +12,7 @@ from slipstream.seams.modules.module import ModuleSeam
 MOST_BATCHES = 12
 _INTERVAL_NS = 250_000_000
 _FIRST_LOOKS = 3  # if this many batches contain no tokens, the search ends
-_MAX_VALUES = 1 << 20  # of one tensor
+_MAX_VALUES = 1 << 20  # maximum number of values of one tensor
 
 Kept = tuple[dict[str, torch.Tensor], list[torch.Tensor], list[int]]
 

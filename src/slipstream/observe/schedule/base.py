@@ -36,13 +36,13 @@ class ScheduledSurvey(Protocol):
     """What a schedule needs to know of the script, and what it runs besides steps. See `observe.survey`."""
 
     def has_optimizer(self) -> bool:
-        """Whether the script has made an optimizer, stepped or not."""
+        """Whether the script has made an optimizer, even one that has not stepped yet."""
         ...
 
     def at_first_step(self) -> None: ...
 
     def at_block(self) -> None:
-        """Is called at the end of a block with the script as it is."""
+        """Is called at the end of a block in which the script ran as it is."""
         ...
 
     def at_end(self) -> None: ...

@@ -14,7 +14,7 @@ from slipstream.seams.patching import Substitute
 _ROUNDS = 2
 _EXCERPT_STEPS = 3
 _ROUND_STEPS = 5  # minimum to settle and to watch
-_LAST_STEPS = 2  # needed to dissect one
+_LAST_STEPS = 2  # number of steps that are needed to dissect one
 _BLOCK_OF_STATE: dict[str, BlockKind] = {"warmup": "warmup", "settle": "warmup", "watch": "watch"}
 
 
