@@ -140,9 +140,9 @@ def render(rows: dict[str, Row], head: str, number: int, first_seed: int) -> tup
 {head}
 Noise recorded on: {read_json(NOISE_FILE)["machine"]}
 The real search ran on a simulated backend, with {NUM_CANDIDATES} candidates, a step of {STEP_S * 1e3:.0f} ms and the
-default budget. Every row shows {number} tunings in which no technique gains, {number} in which one technique gains 5%,
-and {number} in which one technique gains 20%. Their seeds start at {first_seed:,}. `benchmarks/never_fooled.py` writes
-this page.
+default budget. Every row shows {number} tunings in which no technique gains, the same number of tunings in which one
+technique gains 5%, and the same number in which one technique gains 20%. Their seeds start at {first_seed:,}.
+`benchmarks/never_fooled.py` writes this page.
 
 - *Fooled*: the share of tunings without a gain that kept a technique. Required: at most {usual.most_fooled:.0%}.
 - *Found*: the share of tunings that kept the technique that gains. Required: at least {usual.least_small:.0%}.

@@ -17,8 +17,8 @@ def render(rows: Sequence[Row], machine: str, command: str, commit: str) -> str:
         f"# Errors of the numerics check\n\n{machine} `{command}`, commit {commit}.\n\n"
         f"{len(done)} training scripts, {num_public} of them from public repositories. Each script ran in real trials "
         "of up to 60 steps (40 steps with a planted fault), with one thread. These were its trials: the unchanged "
-        "script twice, three draws of fp32 rounding noise, four draws of bf16 rounding noise, three other seeds, every sound "
-        "technique that applies, and every planted fault in fp32 and under bf16 autocast.\n"
+        "script twice, three draws of fp32 rounding noise, four draws of bf16 rounding noise, three other seeds, every "
+        "sound technique that applies, and every planted fault in fp32 and under bf16 autocast.\n"
     )
     parts = [head, _sound(done), _faults(done), _errors(done), _times(done), _scripts(rows)]
     return "\n".join(parts)
