@@ -118,8 +118,7 @@ def _page(cases: dict[str, Case]) -> str:
         "map blocks of 32 KiB and more separately. Without this, two starts of one training hold different amounts of",
         "memory, so the largest batch is known less exactly. This was seen with larger models, a limit of 800 MiB and",
         "glibc's default heap. There the convnet ran out at 141 and at 146, but in other starts it ran at 146 and at",
-        "150. No batch 5% above the batch found failed every time. The same may happen to a script with the default",
-        "heap.",
+        "150. No batch 5% above the batch found failed every time. The same may happen to a script with this heap.",
         "",
         "| model | limit | largest batch found | ran out in the search | trials of the search | ran again |"
         " largest memory in use | 5% larger | ran out |",
