@@ -26,7 +26,7 @@ _NUMBERS = re.compile(r"\.(item|tolist)\(\)|\bfloat\(")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 NUM_LOOKS = 6  # counts of live tensors after a step that left tensors behind
 _EPOCHS = 1.25  # after this many epochs a cache of every batch is full
-_MOST_STEPS = 400  # over which tensors are counted
+_MOST_STEPS = 400  # maximum number of steps over which tensors are counted
 _FEWEST_STEPS = 48
 
 
@@ -228,8 +228,8 @@ class LeakFollowUp:
         self._counts: list[int] = []
 
     def look(self, step: int, time_ns: int) -> Memory:
-        # Tensors in reference cycles are not leaked. A collection may delay this run, because its results are
-        # discarded.
+        # Tensors in reference cycles are not leaked. A collection may delay this run, because the results of the run
+        # are discarded.
         gc.collect()
         gauge = MemoryGauge()
         try:

@@ -69,7 +69,7 @@ class StepCounter:
         return self.learnt_from[loader] * 10 >= max(self.learnt_from.values(), default=1)
 
     def batches_per_step(self) -> int:
-        """The number of batches that a recent step requested, at least 1."""
+        """Returns the median number of batches that recent steps requested, at least 1."""
         recent = sorted(self._asked)
         return max(1, recent[len(recent) // 2]) if recent else 1
 

@@ -103,7 +103,7 @@ class Survey:
     def at_block(self) -> None:
         now_ns = self._recorder.clock.now_ns()
         if now_ns - self._counted_ns < _COUNT_NS:
-            return  # iterating over every object takes a while
+            return  # counting iterates over every object, which takes long
         self._counted_ns = now_ns
         self._spare("the tensors alive", self._count_tensors)
 
@@ -133,7 +133,7 @@ class Survey:
         return bool(self._spare("the anatomy", self._start_probe))
 
     def break_off_dissection(self, is_whole: bool = False) -> None:
-        """Ends the profilers. Called before processes are started, because a fork under the profiler may crash."""
+        """Ends the profilers. Is called before processes are started, because a fork under a profiler may crash."""
         self.end_excerpt()
         if self._probe is not None:
             self._spare("the anatomy", lambda: self._stop_probe(is_whole))
@@ -179,7 +179,7 @@ class Survey:
 
     def _tell_leaks(self) -> None:
         num_steps, before = self._recorder.steps.num_steps, self._holdings
-        if before is not None and before.num_steps == num_steps:  # taken at this same step
+        if before is not None and before.num_steps == num_steps:  # the snapshot was taken at this step
             before = self._earlier
         leaks = find_leaks(sys._getframe(), num_steps, before)
         if leaks:

@@ -73,6 +73,7 @@ class Tokens:
 
 
 def _is_same(one: Kept, other: Kept) -> bool:
-    """Whether both are the same batch: the script trains on one batch repeatedly, or the batch was replayed."""
+    """Whether both are the same batch. This happens if the script trains on one batch repeatedly, or if the batch was
+    replayed."""
     mine, theirs = [*one[0].values(), *one[1]], [*other[0].values(), *other[1]]
     return len(mine) == len(theirs) and all(map(torch.equal, mine, theirs))

@@ -43,7 +43,7 @@ def note_connections(spool: Path, *, count_loopback: bool = False) -> None:
             try:
                 (spool / MARK).write_text(str(time.time_ns()))
             except OSError:
-                return  # the only consequence is that the download is not kept
+                return  # then the download is not kept, and nothing else happens
 
     sys.addaudithook(hook)
 
@@ -112,8 +112,8 @@ def _read_entry(folder: Path, root: Path) -> KeptDownload | None:
 def keep_downloads(
     plan: OverlayPlan, root: Path, spool: Path, until_ns: int, small_bytes: int = _SMALL_BYTES
 ) -> list[str]:
-    """Moves the files that the trial downloaded between its first connection and its first step out of its layers.
-    Returns sentences about them for the user."""
+    """Moves downloads from the trial's layers to the folder for kept downloads. New files count as downloads if the
+    trial wrote them between its first connection and its first step. Returns sentences about them for the user."""
     try:
         since_ns = int((spool / MARK).read_text())
     except (OSError, ValueError):

@@ -38,7 +38,7 @@ class MemoryLimit:
     script is paused."""
 
     def __init__(self, limit_bytes: int = 0) -> None:
-        self._limit_bytes = limit_bytes  # 0: only measures
+        self._limit_bytes = limit_bytes  # with 0, memory is only measured
         self._device: torch.device | None = None
         self._is_low = False
         self._level: Mapped | None = None
@@ -86,7 +86,7 @@ class MemoryLimit:
         if self._level is None:
             return 0
         now, level = read_mapped(), self._level
-        reserved = max(0, now.rest - level.rest)  # such as the stack of a new thread, or a batch in shared memory
+        reserved = max(0, now.rest - level.rest)  # for example the stack of a new thread, or a batch in shared memory
         return max(level.data + now.most - level.most - reserved, now.data, level.data)
 
     def _now_bytes(self) -> int:

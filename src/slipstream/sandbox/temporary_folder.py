@@ -20,7 +20,7 @@ def places() -> list[Path]:
     """Returns where temporary directories may be, best first."""
     known = [Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/dev/shm")]
     usable = [place for place in dict.fromkeys(known) if os.access(place, os.W_OK | os.X_OK)]
-    return sorted(usable, key=lambda place: shutil.disk_usage(place).free < 2 << 30)  # stable; space comes first
+    return sorted(usable, key=lambda place: shutil.disk_usage(place).free < 2 << 30)  # places with space first
 
 
 def sweep(parent: Path) -> None:
@@ -37,7 +37,7 @@ class TemporaryFolder:
                 return
 
     def _hold(self) -> bool:
-        """Returns False if another command has removed the directory before it was locked."""
+        """Locks the directory. Returns False if another command has removed it before."""
         try:
             self._descriptor = os.open(self.path, os.O_RDONLY)
         except FileNotFoundError:

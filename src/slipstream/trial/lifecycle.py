@@ -86,7 +86,7 @@ class ScriptRun:
 
     @property
     def messages(self) -> list[tuple[int, Message]]:
-        """The recorded messages. Only available without a spool."""
+        """The recorded messages. They are only available without a spool."""
         assert isinstance(self._sink, MemorySink)
         return [(os.getpid(), message) for message in self._sink.messages]
 

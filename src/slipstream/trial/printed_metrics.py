@@ -50,7 +50,7 @@ _RESULT = re.compile(
     re.IGNORECASE,
 )
 _MOST = 1000  # maximum number of recorded results, for scripts that print one in every step
-_LONGEST = 2000  # characters of a line
+_LONGEST = 2000  # maximum number of characters of a line
 
 
 class PrintedMetrics:

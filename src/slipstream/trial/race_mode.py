@@ -48,7 +48,8 @@ class RaceMode:
         return ending
 
     def _on_torch(self, module: ModuleType) -> None:
-        """Installs the baton and the recorders. If this fails, the backend receives no tick and ends the trial."""
+        """Installs the recipe, the recorders and the baton. If this fails, the backend receives no tick and ends the
+        trial."""
         try:
             self._install(module)
         except Exception as fault:

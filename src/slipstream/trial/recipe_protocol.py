@@ -24,7 +24,7 @@ class AppliedRecipe(Protocol):
 
     @property
     def once_ns(self) -> int:
-        """The time spent so far on work that a training does only once."""
+        """The time in ns that was spent so far on work that a training does only once."""
         ...
 
     def on_model(self, change: Callable[[Any], None]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TimedTrial:
-    """The methods that the baton calls. The ones of this class do nothing. A subclass overrides them."""
+    """The methods that the baton calls. In this class they do nothing. A subclass overrides them."""
 
     def count_samples(self) -> int:
         """Returns the number of samples that were trained on so far."""

@@ -29,7 +29,7 @@ class Node:
         self.event = event
         self.sequence = -1
         self.forward_thread = 0
-        self.device_ns = 0  # kernels that this node itself launched
+        self.device_ns = 0  # time of the kernels that this node itself launched
         self.num_kernels = 0
         self.children: list[Node] = []
         self.self_ns = 0

@@ -79,7 +79,7 @@ class CheckSchedule(Schedule):
             self._round += 1
             self._enter("watch", "watch")
         elif state == "watch" and self._recorder.steps.learnt_from and self._has_time(LEAST_BATCHES, MOST_DRAINING):
-            self._replay.begin(self._replay_batches())  # computed while steps still have their real length
+            self._replay.begin(self._replay_batches())  # the number is computed while steps have their real length
             self._enter("replay", None)
         elif state in ("replay", "watch") and self._round < _ROUNDS and self._has_time(_ROUND_STEPS):
             self._enter("settle", "warmup")
