@@ -111,17 +111,17 @@ def _page(cases: dict[str, Case]) -> str:
     lines = [
         "# What fits",
         "",
-        f"Written by `benchmarks/fit.py`: torch {torch.__version__}, CPU, AdamW, one thread. `tune --fit` searched the",
-        "largest batch of three small models within a limit that Linux enforces (RLIMIT_DATA: the private writable",
-        "memory of the whole process). Then that batch, and one 5% larger, ran again under the same limit, each time",
-        "in a new process, for five steps from the script's first line on. The script tells glibc to map blocks of",
-        "32 KiB and more separately. Without that, two starts of one training hold different amounts of memory, and",
-        "the largest batch is known only to within that difference. With larger models, a limit of 800 MiB and",
-        "glibc's default heap, the convnet ran out at 141 and at 146, but in other starts ran at 146 and at 150: no",
-        "batch 5% above the one found failed every time. A script with the default heap may behave like that.",
+        f"Written by `benchmarks/fit.py`: torch {torch.__version__}, CPU, AdamW, one thread. `tune --fit` searched",
+        "for the largest batch of three small models within a memory limit that Linux enforces (RLIMIT_DATA: the",
+        "private writable memory of the whole process). Then this batch, and a batch that is 5% larger, ran again",
+        "under the same limit. Each of these runs was a new process and took five steps. The script tells glibc to",
+        "map blocks of 32 KiB and more separately. Without this, two starts of one training hold different amounts of",
+        "memory, so the largest batch is known less exactly. This was seen with larger models, a limit of 800 MiB and",
+        "glibc's default heap. There the convnet ran out at 141 and at 146, but in other starts it ran at 146 and at",
+        "150. No batch 5% above the batch found failed every time. The same may happen to a script with this heap.",
         "",
         "| model | limit | largest batch found | ran out in the search | trials of the search | ran again |"
-        " held at the most | 5% larger | ran out |",
+        " largest memory in use | 5% larger | ran out |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for kind, case in cases.items():

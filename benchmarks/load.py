@@ -108,7 +108,8 @@ def main() -> None:
     lines = [
         "# Load",
         "",
-        "What slipstream costs at sizes far above the usual. Made by `python benchmarks/load.py`.",
+        "The cost of slipstream for trainings and sessions that are much larger than usual. Made by "
+        "`python benchmarks/load.py`.",
         "",
         machine(),
         "",

@@ -261,7 +261,7 @@ def render(rows: dict[str, Row], head: str) -> tuple[str, bool]:
   {judged(worst.middle >= LEAST_WORST, any(near.high < LEAST_WORST for near in ratios))}.
 - The longest run takes {longest:.0%} of the grid's time. Required: at most {SHARE:.0%}: {judged(longest <= SHARE)}.
 
-A threshold is missed only if the 95% interval lies wholly beyond it. Each cell of the grid was raced against the base
+A threshold is missed only if the whole 95% interval is beyond it. Each cell of the grid was raced against the base
 for {ROUNDS} rounds, in two new processes that took turns. The cells are in grid-*.json. The best cell and the recipe of
 tune were then raced against each other, in several pairs of new processes (races.json).
 """

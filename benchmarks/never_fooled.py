@@ -139,19 +139,22 @@ def render(rows: dict[str, Row], head: str, number: int, first_seed: int) -> tup
 
 {head}
 Noise recorded on: {read_json(NOISE_FILE)["machine"]}
-{NUM_CANDIDATES} candidates, a step of {STEP_S * 1e3:.0f} ms, the default budget, the real search on a simulated
-backend. In every row {number} tunings without a gain, as many with one technique that gains 5%, and as many with one
-that gains 20%; seeds from {first_seed:,} on. `benchmarks/never_fooled.py` writes this page.
+The real search ran on a simulated backend, with {NUM_CANDIDATES} candidates, a step of {STEP_S * 1e3:.0f} ms and the
+default budget. Every row shows {number} tunings in which no technique gains, the same number of tunings in which one
+technique gains 5%, and the same number in which one technique gains 20%. Their seeds start at {first_seed:,}.
+`benchmarks/never_fooled.py` writes this page.
 
-- *Fooled*: tunings with only useless candidates that kept one. Required: at most {usual.most_fooled:.0%}.
-- *Found*: tunings that kept the one technique that gains. Required: at least {usual.least_small:.0%}.
-- *Covered*: bounded 95% intervals that contain the true value. Required: at least {usual.least_covered:.0%}.
-- *Useless beside*: techniques that gain nothing in the recipe of a tuning with a gain of 5%, and with one of 20%, on
-  average. Nothing is required of it, nor of the simulated *seconds* of a tuning without a gain, with the small one and
-  with the large one.
-- Where processes differ for life by 10%: fooled at most {LUCKY.most_fooled:.0%}, 20% found in at least
-  {LUCKY.least_large:.0%}.
-- A threshold is missed only if the 95% interval (Clopper and Pearson) lies wholly beyond it.
+- *Fooled*: the share of tunings without a gain that kept a technique. Required: at most {usual.most_fooled:.0%}.
+- *Found*: the share of tunings that kept the technique that gains. Required: at least {usual.least_small:.0%}.
+- *Covered*: the share of bounded 95% intervals that contain the true value. Required: at least
+  {usual.least_covered:.0%}.
+- *Useless beside*: the mean number of techniques in a recipe that gain nothing, for tunings with a gain of 5% and of
+  20%. No number is required.
+- *Seconds*: the simulated seconds of a tuning without a gain, with a gain of 5% and with a gain of 20%. No number is
+  required.
+- If the speeds of processes differ for life by 10%, other numbers are required: at most {LUCKY.most_fooled:.0%} are
+  fooled, and a gain of 20% is found in at least {LUCKY.least_large:.0%}.
+- A threshold is missed only if the whole 95% interval (Clopper and Pearson) is beyond it.
 
 {lines}
 """

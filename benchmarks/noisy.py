@@ -108,12 +108,12 @@ def render(rows: dict[str, Row], number: int, head: str) -> tuple[str, bool]:
 
 - {num_keeping} of {num_raced} tunings beside bursts keep a recipe that is worth at least {LEAST_SHARE:.0%} of the quiet
   gain. Required: {LEAST_KEEPING} of {number}: {judged(is_kept, is_missed)}.
-- {len(fooled)} of {num_useless} tunings in which only a technique that changes nothing may be tried keep something.
+- {len(fooled)} of {num_useless} tunings that may only try a technique that changes nothing keep this technique.
   Required: none: {judged(not fooled)}.
 
 A burst is another program that keeps one or both cores busy for 1 to 60 seconds; there is one 30% of the time
 (`benchmarks/bursts.py`). *Worth when quiet*: pairs of new processes with the recipe and without it, in turns, after the
-tunings and without bursts. A recipe counts unless the interval of its worth lies wholly below the threshold.
+tunings and without bursts. A recipe counts unless the whole interval of its worth is below the threshold.
 """
     return page, not is_missed and not fooled
 

@@ -15,10 +15,10 @@ def render(rows: Sequence[Row], machine: str, command: str, commit: str) -> str:
     num_public = sum(row.is_public for row in done)
     head = (
         f"# Errors of the numerics check\n\n{machine} `{command}`, commit {commit}.\n\n"
-        f"{len(done)} training scripts, {num_public} of them from public repositories. Each ran as real trials of up "
-        "to 60 steps (40 with a planted fault) with one thread: the unchanged script twice, three draws of fp32 "
-        "rounding noise, four of bf16, three other seeds, every sound technique that applies, and every planted "
-        "fault in fp32 and under bf16 autocast.\n"
+        f"{len(done)} training scripts, {num_public} of them from public repositories. Each script ran in real trials "
+        "of up to 60 steps (40 steps with a planted fault), with one thread. These were its trials: the unchanged "
+        "script twice, three draws of fp32 rounding noise, four draws of bf16 rounding noise, three other seeds, every "
+        "sound technique that applies, and every planted fault in fp32 and under bf16 autocast.\n"
     )
     parts = [head, _sound(done), _faults(done), _errors(done), _times(done), _scripts(rows)]
     return "\n".join(parts)
@@ -46,8 +46,9 @@ def _chance(rows: Sequence[Row]) -> str:
     lines = [
         "### Chance alone",
         "",
-        "Each seed is judged as `redrawn` by the base and the other seeds, and each random draw of bf16 noise as "
-        "`approximate` by the other draws. All are sound by construction.",
+        "Each trial with another seed is judged as if it claimed `redrawn`, by the base and the other seeds. Each "
+        "random draw of bf16 noise is judged as if it claimed `approximate`, by the other draws. All these trials are "
+        "sound by construction.",
         "",
         _table(every, lambda one: f"{one.what.rpartition(' ')[0]} as {one.claimed}"),
         "",
@@ -63,8 +64,8 @@ def _shares(every: Sequence[tuple[Row, Judged]]) -> str:
     rejected = sum(one.is_sound is False for one in changing)
     return (
         f"{len(every)} trials. Rejected: {counts[False]} ({counts[False] / number:.1%}; required: at most "
-        f"{MOST_REJECTED:.0%}). Unsure: {counts[None]} ({counts[None] / number:.1%}). Of the {len(changing)} that were "
-        f"not bit-equal to the base, {rejected} were rejected ({rejected / max(1, len(changing)):.1%})."
+        f"{MOST_REJECTED:.0%}). Unsure: {counts[None]} ({counts[None] / number:.1%}). Rejected of the {len(changing)} "
+        f"trials that were not bit-equal to the base: {rejected} ({rejected / max(1, len(changing)):.1%})."
     )
 
 
@@ -90,10 +91,10 @@ def _faults(rows: Sequence[Row]) -> str:
     lines = [
         "## Planted faults",
         "",
-        "A fault is counted if it alone, without lower precision, moves an evidential tensor or a loss before the "
-        "horizon farther than the claimed class allows. A fault that changes no bit is not in the table. "
-        "For `reordered` the fault alone is also the trial that is judged, so its share only says that no such verdict "
-        "is unsure, and the list of what is undetectable says more.",
+        "A fault is *counted* if, alone and without lower precision, it changes a tensor that is evidence, or a loss "
+        "before the horizon, by more than the claimed class allows. A fault that changes no bit is not in the table. "
+        "For `reordered`, the trial that decides whether a fault is counted is also the trial that is judged. So the "
+        "share of `reordered` only shows that no verdict is unsure. The list of undetectable faults below says more.",
         "",
         "| claimed as | faults | counted | of them rejected | unsure | kept | not counted | of them rejected |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -110,7 +111,7 @@ def _faults(rows: Sequence[Row]) -> str:
         )
     lines += [
         "",
-        f"Required: at least {LEAST_FOUND:.0%} of the counted ones rejected, and none kept as `identical`.",
+        f"Required: at least {LEAST_FOUND:.0%} of the counted faults are rejected, and none is kept as `identical`.",
         "",
     ]
     lines += [_by_fault([one for _, one in every])]
@@ -165,7 +166,7 @@ def _errors(rows: Sequence[Row]) -> str:
         "",
         "Gradients of the first step. The prediction is the largest error of the four draws of bf16 rounding noise.",
         "",
-        "| script | tensors | evidence | smallest | median | largest | of | all together |",
+        "| script | tensors | evidence | smallest | median | largest | tensor of the largest | all together |",
         "|---|---:|---:|---:|---:|---:|---|---:|",
     ]
     for row in rows:
@@ -180,8 +181,8 @@ def _times(rows: Sequence[Row]) -> str:
     lines = [
         "## What the controls cost",
         "",
-        "Seconds of whole trials, start included, and milliseconds of a step in the fastest block of a trial. The "
-        "machine was shared with other work, so they are rough.",
+        "The table shows the seconds of whole trials, including their start, and the milliseconds of a step in the "
+        "fastest block of a trial. Other programs ran on the machine, so the figures are rough.",
         "",
         "| script | base | 3 draws of fp32 | 4 draws of bf16 | 3 seeds | step of the base | step of a draw | ratio |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",

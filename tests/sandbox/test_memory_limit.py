@@ -41,7 +41,7 @@ def test_allocation_beyond_the_limit_raises(limit: MemoryLimit) -> None:
 def test_a_limit_that_cannot_be_enforced_has_its_reason(limit: MemoryLimit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slipstream.sandbox.memory_limit.sys.platform", "darwin")
     limit.begin(torch.nn.Linear(2, 2))
-    assert limit.fault == "only Linux holds a process to a limit of memory" and not MemoryLimit().fault
+    assert limit.fault == "only Linux can enforce a memory limit on a process" and not MemoryLimit().fault
 
 
 def test_limit_does_not_apply_to_children(limit: MemoryLimit) -> None:

@@ -46,7 +46,7 @@ from slipstream.records import (
 )
 from slipstream.seams.user_code import make_site
 
-_MAX_LINES = 3  # of the training loop that are stored with their full text
+_MAX_LINES = 3  # number of lines of the training loop that are stored with their full text
 
 
 class ObservedProcess:

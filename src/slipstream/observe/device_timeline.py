@@ -1,9 +1,9 @@
 """Steps on the device's timeline, from events whose times on the device are known.
 
-The host launches work and returns before the device has done it, so the time that a call takes on the host says little:
-a blocking copy waits for everything launched before it. What a step takes, and what a remedy can save, is read on the
-device. There a phase lasts from the end of the work launched before it to the end of its own. It includes the time in
-which the device had nothing to do because the host had not launched more.
+The host launches work and returns before the device has done the work. So the time that a call takes on the host says
+little. For example, a blocking copy waits for everything that was launched before it. Therefore the times of steps and
+phases are read on the device. There a phase lasts from the end of the work launched before it to the end of its own
+work. This includes the time in which the device had nothing to do because the host had not launched more.
 
 The two clocks have different origins. The device reaches no mark before the host sets it, so the shortest delay between
 the two shows how the clocks correspond."""
@@ -17,15 +17,16 @@ from typing import NamedTuple
 from slipstream.observe.intervals import PHASE_OF_KIND, Interval, lay_out, share_out
 from slipstream.records import Event
 
-# A device that reaches a mark so soon after its launch was waiting for it. A launch takes 5 to 20 microseconds, and on
-# a busy host a thread loses its core between the launch and the reading of the clock: hence the share of a step.
+# If the device reaches a mark within this time after the launch of the mark, the device was waiting for the host. A
+# launch takes 5 to 20 microseconds. On a busy host, a thread may lose its core between the launch and the reading of
+# the clock. Therefore the time is at least this share of a step.
 _CAUGHT_UP_MS = 0.1
 _CAUGHT_UP_SHARE = 0.03
 
 
 class DeviceStep(NamedTuple):
     phases: dict[str, float]
-    idle: dict[str, float]  # by phase, at most
+    idle: dict[str, float]  # by phase; upper bounds
 
 
 class _Mark(NamedTuple):
@@ -48,8 +49,8 @@ class DeviceTimeline:
         self._gaps = list(self._find_gaps())
 
     def step(self, events: Sequence[Event], end_ns: int, apart: Sequence[Interval]) -> DeviceStep | None:
-        """The step with these events; `end_ns` is its end on the host. `apart`: what does not count, in ns on the
-        host."""
+        """Returns the step with these events, or None if the device has no times for them. `end_ns` is its end on the
+        host. `apart` contains the intervals that do not count, in ns on the host."""
         timed = _on_device([event for event in events if not event.kept])
         if not timed:
             return None
@@ -65,8 +66,8 @@ class DeviceTimeline:
         return DeviceStep(shares, self._idle(pieces, start, end))
 
     def _moved(self, interval: Interval) -> Interval:
-        """The time in which the device waits during this interval of the host, as "apart". When it begins, work that
-        was launched before may still run."""
+        """Returns the interval in which the device waits during this interval of the host. At the start of the host's
+        interval, the device may still do work that was launched before."""
         start_ms, end_ms = interval.start / 1e6, interval.end / 1e6
         position = bisect.bisect_right(self._marks, start_ms, key=lambda mark: mark.host_ms)
         busy_until_ms = self._marks[position - 1].device_ms if position else start_ms + self._offset_ms
@@ -74,8 +75,8 @@ class DeviceTimeline:
         return Interval(moved_start_ms, max(moved_start_ms, end_ms + self._offset_ms), "apart")
 
     def _find_gaps(self) -> list[Interval]:
-        """Where the device had nothing left to do when it reached the second of two marks. Between them it may have
-        computed, so it waited at most this long."""
+        """Returns the intervals between two marks at whose end the device had nothing left to do. The device may have
+        computed in such an interval, so it waited at most this long."""
         gaps = []
         for mark, following in zip(self._marks, self._marks[1:], strict=False):
             delay_ms = following.device_ms - following.host_ms - self._offset_ms

@@ -1,4 +1,4 @@
-"""Records the batches that a loader's worker builds, and the memory that the worker comes to own."""
+"""Records the batches that a loader's worker builds, and the worker's private memory."""
 
 from __future__ import annotations
 

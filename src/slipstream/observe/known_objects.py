@@ -45,6 +45,6 @@ class KnownObjects:
         return [subject for subject in self._subjects.values() if isinstance(subject, Model)]
 
     def count_prefetched(self, loader: int) -> int:
-        """Returns the number of batches of a loader that may already be prefetched. They would be drained at once."""
+        """Returns the number of batches of a loader that may already be prefetched. Draining them takes no time."""
         facts = self.loader(loader)
         return facts.num_workers * (facts.prefetch_factor or 2) if facts is not None else 0

@@ -26,7 +26,7 @@ _NUMBERS = re.compile(r"\.(item|tolist)\(\)|\bfloat\(")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 NUM_LOOKS = 6  # counts of live tensors after a step that left tensors behind
 _EPOCHS = 1.25  # after this many epochs a cache of every batch is full
-_MOST_STEPS = 400  # over which tensors are counted
+_MOST_STEPS = 400  # maximum number of steps over which tensors are counted
 _FEWEST_STEPS = 48
 
 
@@ -78,10 +78,10 @@ def count_tensors(objects: Iterable[Any]) -> tuple[int, int]:
 
 
 def find_leaks(frame: FrameType | None, num_steps: int, before: LiveTensors | None = None) -> list[Leak]:
-    """Returns the user's variables that hold more and more tensors. A variable counts only if it grew about once per
-    step, and only if `before`, an earlier snapshot, found fewer tensors in it: a step may rebuild a list of results, or
-    a sum of many terms, each time. Without an earlier snapshot, tensors without a graph are taken to be data or a
-    filled cache."""
+    """Returns the user's variables that hold more and more tensors. A variable counts only if it grew by about one
+    tensor in four steps or more, and only if `before`, an earlier snapshot, found fewer tensors in it. The reason is
+    that every step may rebuild a list of results or a sum of many terms. Without an earlier snapshot, tensors without a
+    graph count as data or as a filled cache."""
     leaks: dict[str, Leak] = {}
     wanted = max(_MIN_KEPT, num_steps // 4)
     for name, file, value in _user_variables(frame):
@@ -151,7 +151,8 @@ def _items(value: Any, depth: int) -> Iterator[Any]:
     base = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
     if base is None:
         return
-    # A subclass's own methods may do anything: transformers' mappings import every model when they are read.
+    # A subclass's own methods may do anything. For example, transformers' mappings import every model when they are
+    # read.
     for item in dict.values(value) if base is dict else base.__iter__(value):
         yield item
         if depth > 1:
@@ -196,8 +197,8 @@ def is_user_class(kind: type) -> bool:
 
 
 def find_filling_line(file: str, name: str, key: str = "") -> Site | None:
-    """Returns the line that adds to the variable; if lines add to this key, one of those. Of several lines it returns
-    the first that does not add a plain number."""
+    """Returns the line that adds to the variable, or None. Lines that add to `key` are preferred. Of several lines the
+    first one that does not add a plain number is returned."""
     try:
         lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -227,8 +228,8 @@ class LeakFollowUp:
         self._counts: list[int] = []
 
     def look(self, step: int, time_ns: int) -> Memory:
-        # Tensors in reference cycles are not leaked. A collection may delay this run, because its results are
-        # discarded.
+        # Tensors in reference cycles are not leaked. A collection may delay this run, because the results of the run
+        # are discarded.
         gc.collect()
         gauge = MemoryGauge()
         try:

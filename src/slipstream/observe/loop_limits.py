@@ -16,7 +16,7 @@ from slipstream.observe.user_loops import SCOPES, Loop, RunningLoop, loops_aroun
 
 _COUNTER = re.compile(r"step|iter|batch|update|^(i|it|idx|n)$", re.IGNORECASE)
 _EPOCH = re.compile(r"epoch", re.IGNORECASE)
-_REACHES: dict[type[ast.cmpop], int] = {ast.GtE: 0, ast.Eq: 0, ast.Gt: 1}  # to what is added to the limit
+_REACHES: dict[type[ast.cmpop], int] = {ast.GtE: 0, ast.Eq: 0, ast.Gt: 1}  # comparison to what is added to the limit
 _COMPARES: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Is: operator.is_,
     ast.IsNot: operator.is_not,
@@ -41,7 +41,7 @@ class _UnknownError(Exception):
 
 
 def find_limit(frame: FrameType | None) -> LoopLimit | None:
-    """Returns the limit of the outermost loop that has one; of several in one loop, the smallest."""
+    """Returns the limit of the outermost loop that has one. If this loop has several limits, returns the smallest."""
     loops = list(loops_around(frame))
     for position in reversed(range(len(loops))):
         running = loops[position]
@@ -52,13 +52,14 @@ def find_limit(frame: FrameType | None) -> LoopLimit | None:
 
 
 def _tests(loop: Loop) -> Iterator[ast.expr]:
-    """Yields the conditions under which the loop ends: a `while` condition is left to the names of its variables."""
+    """Yields the conditions of the `if` statements that end the loop. The condition of a `while` loop is not yielded,
+    because `find_length` finds the limits in it by the names of variables."""
     waiting: list[ast.stmt] = list(loop.body)
     while waiting:
         statement = waiting.pop()
         if isinstance(statement, ast.If) and any(isinstance(one, (ast.Break, ast.Return)) for one in statement.body):
             yield statement.test
-        if not isinstance(statement, (*SCOPES, ast.For, ast.AsyncFor, ast.While)):  # their break is their own
+        if not isinstance(statement, (*SCOPES, ast.For, ast.AsyncFor, ast.While)):  # a break in these ends another loop
             waiting += [inner for inner in ast.iter_child_nodes(statement) if isinstance(inner, ast.stmt)]
 
 
@@ -70,7 +71,7 @@ def _limit(test: ast.expr, running: RunningLoop, around: list[RunningLoop]) -> L
             if found is None and (limit := _reached(part, frame)) is not None:
                 found = LoopLimit(*limit, is_per_epoch=_starts_again(part, running, around))
             elif not _plain(_value(part, frame)):
-                return None  # the loop never ends here
+                return None  # with this value the loop does not end here
     except _UnknownError:
         return None
     return found
@@ -96,10 +97,10 @@ def _last_name(node: ast.expr) -> str:
 
 
 def _starts_again(part: ast.expr, running: RunningLoop, around: list[RunningLoop]) -> bool:
-    """Whether the counter starts again in every iteration of a loop around the one that it ends.
+    """Whether the counter starts again in every iteration of an outer loop.
 
-    A loop's own variable does. So does a local variable of a function that is called in a loop, or one that a loop
-    around sets."""
+    This is true for the variable of the inner loop, for a local variable of a function that is called in a loop, and
+    for a variable that an outer loop sets."""
     assert isinstance(part, ast.Compare)
     names = {node.id for node in ast.walk(part.left) if isinstance(node, ast.Name)}
     if any(isinstance(node, ast.Attribute) for node in ast.walk(part.left)) or not around:

@@ -1,4 +1,4 @@
-"""What the script's loop does between two events: whether it evaluates, and whether a backward pass is to follow."""
+"""Knows what the script's loop does between two events: whether it evaluates, and whether a backward pass follows."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class LoopState:
         self._was_evaluating, self._awaited_backward = self.is_evaluating(), self.awaits_backward()
 
     def is_evaluating(self) -> bool:
-        """Whether the last forward pass was an evaluation of a model that also trains. Loss modules are ignored: they
-        are never switched to evaluation mode."""
+        """Whether the last forward pass was an evaluation of a model that also trains. Loss modules are ignored,
+        because scripts never switch them to evaluation mode."""
         evaluated = self._evaluated.union(event[1] for event in self._fresh if event[0] == "forward" and not event[8])
         for event in reversed(self._fresh):
             if event[0] == "backward":

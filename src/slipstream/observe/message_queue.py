@@ -56,14 +56,15 @@ class MessageQueue:
                 self._sink.write(message)
 
     def flush(self, stacks: list[StackCount], is_last: bool) -> None:
-        """Writes what has accumulated. Events whose device times are not known yet wait for the next flush. Events
-        whose marks are lost have none."""
+        """Writes what has accumulated. Events whose device times are not known yet wait for the next flush. An event
+        whose marks are lost is written without device times."""
         seen = Seen(self._drain_events(is_last), _drain(self._fetches), stacks, _drain(self._memory))
         if seen.events or seen.fetches or seen.stacks or seen.memory:
             self.write(seen)
 
     def forget(self) -> None:
-        """Drops everything that is not written yet. Called in a forked child: the parent writes its own events."""
+        """Drops everything that is not written yet. Is called in a forked child, because the parent writes these
+        events."""
         for queue in (self._events, self._marked, self._fetches, self._memory):
             queue.clear()
         self._lock = threading.Lock()

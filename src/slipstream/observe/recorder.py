@@ -47,7 +47,7 @@ class Recorder:
         self.shortcut = Shortcut()
         self.patience_ns = 0  # by how much the counting of a step may be delayed
         self._is_muted = False
-        self._is_barred = False  # the fast path has failed once
+        self._is_barred = False  # the fast path is no longer used
         self._listeners: list[StepListener] = []
         self._fresh: list[tuple[Any, ...]] = []  # not yet seen by self.steps; always the same list object
         self.emit = self._fresh.append
@@ -127,7 +127,7 @@ class Recorder:
         if kind == "input":
             cpu_ns = self.clock.cpu_ns() - self._input_cpu_ns if self._input_cpu_ns else 0
             self.counts_samples = self.counts_samples or samples > 0
-        # An Event as a tuple: making the struct here would cost every step a few microseconds
+        # The event is a tuple, because making the struct here would cost every step a few microseconds.
         how = (samples, num_bytes, cpu_ns, grad, training, pinned, blocking, site, caller, kept)
         event = (kind, ident, start_ns, now_ns, *how)
         if self._device is not None:
@@ -202,7 +202,8 @@ class Recorder:
         self.queue.write(ProcessStarted(process=os.getpid(), role=role, time_ns=self.clock.now_ns()))
 
     def forget(self) -> None:
-        """Drops everything that is not written yet. Called in a forked child: the parent writes its own events."""
+        """Drops everything that is not written yet. Is called in a forked child, because the parent writes these
+        events."""
         self.queue.forget()
         self._fresh.clear()
         self.shortcut.thread = 0

@@ -1,6 +1,6 @@
 """Rehearsals: short comparisons at the end of a check, on copies of the script's own model, batch and optimizer. They
-measure whether a remedy pays on this machine. Nothing of the script is changed. `rehearse` decides which rehearsals a
-script needs, within a budget of seconds; those that do not fit in the budget are left out."""
+measure whether a remedy gains on this machine. They do not change the script's objects. `rehearse` decides which
+rehearsals a script needs. Rehearsals that do not fit in the budget of seconds are left out."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ _MAX_PARAMETERS = 200_000_000
 _ROUNDS = 41
 _LEAST_ROUNDS = 5
 _SURE_ROUNDS = 11  # with 11 pairs the interval tolerates two disturbed pairs; with 5 it tolerates none
-_HOPELESS_PAIRS = 2  # so many hopeless pairs in a row end a rehearsal: one alone may be an accident
+_HOPELESS_PAIRS = 2  # this number of hopeless pairs in a row ends a rehearsal; a single one may be an accident
 
 Run = Callable[[], Any]
 
 
 def race(remedy: str, setting: str, now: Run, then: Run, seconds: float) -> Rehearsal | None:
-    """Runs both alternately, as often as the time allows. Returns None if that is not often enough. If only few pairs
-    fit and their interval contains 1, more pairs are run, which may take the same time again."""
+    """Runs `now` and `then` alternately for about `seconds`, and at least 5 times each. Returns None if the untimed
+    first calls take longer than `seconds`. If the interval of fewer than 11 pairs contains 1, more pairs are run, for
+    at most `seconds` again."""
     deadline = time.monotonic() + seconds
     for run in (now, then, now, then):  # the first calls allocate and choose kernels
         run()
@@ -82,7 +83,7 @@ def _is_undecided(pairs: list[tuple[float, float]]) -> bool:
 
 
 def _timed_ms(run: Run) -> float:
-    # Allowed only here, because the observation of the script is over.
+    # Waiting for devices is allowed here, because the observation of the script is over.
     synchronise_devices()
     start = time.perf_counter()
     run()
@@ -107,7 +108,7 @@ class ModelRehearsal:
 
     def channels_last(self, seconds: float) -> Rehearsal | None:
         changed = ModelRehearsal(self._model, self._args, self._kwargs)
-        # Not with Module.to: it fails if a model holds tensors of five dimensions (such as the grids of a detector)
+        # Module.to is not used, because it fails if a model holds tensors of five dimensions (as detectors do).
         weights = list(changed._model.parameters())
         for tensor in [*weights, *(tensor for _, tensor in walk_tensors([changed._args, changed._kwargs]))]:
             if tensor.dim() == 4:
@@ -129,9 +130,9 @@ class ModelRehearsal:
         return msgspec.structs.replace(rehearsal, breaks_values=was_finite and not self._is_finite())
 
     def bf16(self, seconds: float) -> Rehearsal | None:
-        """On a CPU without units for bf16 a run may take 30 times as long as in fp32. The rehearsal then ends after the
-        first pairs. Within a run it ends as soon as that is clear and the time is over; the figure is then a lower
-        bound."""
+        """Compares fp32 with bf16 autocast. On a CPU without units for bf16, a run may take 30 times as long as in
+        fp32. Such a pair is hopeless, and the rehearsal ends after two of them. If the time is over, a hopeless run is
+        ended early, and its figure is a lower bound."""
         deadline = time.monotonic() + seconds
         autocast = torch.autocast(self._device, dtype=torch.bfloat16)
         lower = self._within(lambda: autocast)
@@ -143,7 +144,7 @@ class ModelRehearsal:
             if now_s + now_ms / 1e3 > deadline and not pairs:
                 return None
             lower_ms, is_whole = self._timed_until(lower, max(deadline, now_s + HOPELESS * now_ms / 1e3))
-            now_ms = now_ms if is_whole else max(now_ms, _timed_ms(self._run))  # slow in the same seconds too?
+            now_ms = now_ms if is_whole else max(now_ms, _timed_ms(self._run))  # fp32 may be slow now, too
             if lower_ms <= HOPELESS * now_ms:
                 return race("bf16", "", self._run, lower, deadline - time.monotonic())
             pairs.append((now_ms, lower_ms))
@@ -152,8 +153,8 @@ class ModelRehearsal:
         return _result("bf16", "", pairs)
 
     def _timed_until(self, run: Run, end_s: float) -> tuple[float, bool]:
-        """The milliseconds of a run, and whether it was whole. Between two modules, forward or backward, it is ended if
-        it is later than `end_s`."""
+        """Returns the milliseconds of a run, and whether it was complete. After `end_s` the run is ended between two
+        modules of the forward or backward pass."""
 
         def check(*_: Any) -> None:
             if time.monotonic() > end_s:
@@ -263,7 +264,7 @@ def _copy_parameter(parameter: torch.Tensor) -> torch.Tensor:
     return copied
 
 
-_DENORMAL = 1e-3
+_DENORMAL = 1e-3  # share of denormal values above which flushing them is rehearsed
 Caught = tuple[Any, tuple[Any, ...], dict[str, Any]]
 Task = Callable[[float], Rehearsal | None]
 
@@ -294,7 +295,7 @@ def rehearse(
 
 
 def _in_one_line(fault: Exception) -> str:
-    """The class and the first sentence. What follows in torch's messages is a guess at the cause."""
+    """Returns the class and the first sentence. The further sentences of torch's messages guess at the cause."""
     sentence = " ".join(str(fault).split()).split(". ")[0]
     return f"{type(fault).__name__}: {sentence}" if sentence else type(fault).__name__
 
@@ -313,7 +314,7 @@ def _model_tasks(
         wanted.append(("threads", lambda copied: lambda seconds: copied.threads(cores, seconds)))
     if device == "cpu" and denormal_share > _DENORMAL:
         wanted.append(("flush_denormals", lambda copied: copied.flush_denormals))
-    # On every CPU: without units for bf16 it shows how much slower it is, so that no tuning tries it.
+    # It runs on every CPU. Without units for bf16 it shows how much slower bf16 is, so that no tuning tries bf16.
     if (device == "cpu" or read_torch_facts(device).has_fast_bf16) and all(
         p.dtype == torch.float32 for p in model.parameters()
     ):

@@ -1,5 +1,5 @@
-"""Reads from the user's source what depends on a statement, so that no advice removes what another line needs. Whatever
-is not certain counts as needed."""
+"""Reads from the user's source what depends on a statement, so that no advice removes what another line needs. A value
+counts as needed unless the source shows that it is not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLAIN_DECORATORS = {"staticmethod", "classmethod"}
 
 
 def read_statement(site: Site) -> Statement | None:
-    """Returns what the source says about the line; None if the file cannot be read or has no statement there."""
+    """Returns what the source says about the line, or None if the file cannot be read or has no statement there."""
     tree = source_tree(site.file)
     path = _path(tree, site.line) if tree is not None else []
     if tree is None or not path:

@@ -91,9 +91,9 @@ def _last_of_cycle(events: Sequence[Event], updates: Sequence[Event], candidates
 
 
 def training_loaders(events: Sequence[Event]) -> set[int]:
-    """Returns the loaders whose batches are trained on: the number of backward passes is about the number of their
-    batches. A batch that a training model only evaluated no longer counts once the next batch is requested. Otherwise
-    the last batch of a validation would count as trained on."""
+    """Returns the loaders whose batches are trained on: a backward pass follows at least half of them. A batch that a
+    training model only evaluated no longer counts once the next batch is requested. Otherwise the last batch of a
+    validation would count as trained on."""
     asked: Counter[int] = Counter()
     learnt: Counter[int] = Counter()
     mode_switchers = _mode_switchers(events)

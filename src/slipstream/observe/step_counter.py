@@ -21,7 +21,7 @@ class StepCounter:
         do. `leader` says which of several optimizers ends a step: the one that has stepped most rarely so far, or
         the one that stepped first. The first is known at its first update, so all trials of a race agree on it."""
         self.num_steps = 0
-        self.samples = 0  # that were trained on
+        self.samples = 0  # number of samples that were trained on
         self.closers = kinds  # kinds that may still end a step
         self.learnt_from: Counter[int] = Counter()  # loader to the number of its batches with a backward pass
         self._leader_rule = leader
@@ -38,7 +38,7 @@ class StepCounter:
         """Counts an event. Returns True if it closed a step."""
         if kind == "input":
             if ident != self._last_loader and self.num_steps:
-                self._pending_samples = 0  # of another loader that no training followed, as in a validation
+                self._pending_samples = 0  # from another loader and not trained on, as in a validation
             self._last_loader = ident
             self._num_asked += 1
             self._pending_samples += samples
@@ -61,15 +61,15 @@ class StepCounter:
         return is_closed
 
     def forget(self, optimizer: int) -> None:
-        """The optimizer no longer exists."""
+        """Is called when the optimizer no longer exists."""
         self._updates.pop(optimizer, None)
 
     def is_trained(self, loader: int) -> bool:
-        """Whether a fair share of the training's batches comes from this loader."""
+        """Whether at least a tenth as many batches of this loader were trained on as of the loader with the most."""
         return self.learnt_from[loader] * 10 >= max(self.learnt_from.values(), default=1)
 
     def batches_per_step(self) -> int:
-        """The number of batches that a recent step requested, at least 1."""
+        """Returns the median number of batches that recent steps requested, at least 1."""
         recent = sorted(self._asked)
         return max(1, recent[len(recent) // 2]) if recent else 1
 

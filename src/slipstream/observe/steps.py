@@ -21,7 +21,7 @@ _OPENING = ("iterator", "input", "transfer", "forward", "backward", "optimizer")
 def find_steps(
     events: Sequence[Event], blocks: Sequence[Block], sites: Sequence[Site] = ()
 ) -> tuple[list[Step], list[Evaluation]]:
-    """Steps and evaluations of one process, in order."""
+    """Returns the steps and evaluations of one process, in order."""
     events = sorted(events, key=lambda event: (event.start_ns, -event.end_ns))
     spans = evaluation_spans(events)
     training = _outside(events, spans)
@@ -68,7 +68,8 @@ def _step_bounds(events: Sequence[Event], closers: Sequence[Event]) -> list[tupl
 
 
 def _usual_ms(bounds: Sequence[tuple[int, int]]) -> float:
-    """The mean on the host, which may run ahead of the device for some steps and then wait for it."""
+    """Returns the mean step on the host. A single step would not do, because the host may run ahead of the device for
+    some steps and then wait for it."""
     return (bounds[-1][1] - bounds[0][0]) / len(bounds) / 1e6 if bounds else 0.0
 
 

@@ -1,6 +1,6 @@
-"""Collects what a trial reports besides events: facts about torch, memory, the anatomy of one step, rehearsals. The
-trial does not depend on any of it: a part that fails becomes a note in the session. The time that these parts take
-counts for no step."""
+"""Collects what a trial reports besides events: facts about torch, memory, the anatomy of one step, rehearsals. If a
+part fails, the session gets a note and the trial continues. The time that these parts take does not count as time of a
+step."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 _COUNT_NS = 1_000_000_000
-_MAX_PROBES = 2  # it is unlikely that an epoch begins in both
+_MAX_PROBES = 2  # an epoch is unlikely to begin in two observed steps
 _GAUGE_NS = 50_000_000  # between two readings of the memory in use
 
 
 class Survey:
-    """`rehearsal_s` is the time for rehearsals; 0: none. `profile_path` is a file for torch's profiler trace of a few
-    steps; "": not wanted. `before_timing` is called before timings that must not be disturbed."""
+    """`rehearsal_s` is the time for rehearsals; with 0, none are run. `profile_path` is a file for torch's profiler
+    trace of a few steps, or "". `before_timing` is called before timings that must not be disturbed."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Survey:
     def at_block(self) -> None:
         now_ns = self._recorder.clock.now_ns()
         if now_ns - self._counted_ns < _COUNT_NS:
-            return  # iterating over every object takes a while
+            return  # counting iterates over every object, which takes long
         self._counted_ns = now_ns
         self._spare("the tensors alive", self._count_tensors)
 
@@ -133,7 +133,7 @@ class Survey:
         return bool(self._spare("the anatomy", self._start_probe))
 
     def break_off_dissection(self, is_whole: bool = False) -> None:
-        """Ends the profilers. Called before processes are started, because a fork under the profiler may crash."""
+        """Ends the profilers. Is called before processes are started, because a fork under a profiler may crash."""
         self.end_excerpt()
         if self._probe is not None:
             self._spare("the anatomy", lambda: self._stop_probe(is_whole))
@@ -179,7 +179,7 @@ class Survey:
 
     def _tell_leaks(self) -> None:
         num_steps, before = self._recorder.steps.num_steps, self._holdings
-        if before is not None and before.num_steps == num_steps:  # taken at this same step
+        if before is not None and before.num_steps == num_steps:  # the snapshot was taken at this step
             before = self._earlier
         leaks = find_leaks(sys._getframe(), num_steps, before)
         if leaks:

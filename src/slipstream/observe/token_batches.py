@@ -12,7 +12,7 @@ from slipstream.seams.modules.module import ModuleSeam
 MOST_BATCHES = 12
 _INTERVAL_NS = 250_000_000
 _FIRST_LOOKS = 3  # if this many batches contain no tokens, the search ends
-_MAX_VALUES = 1 << 20  # of one tensor
+_MAX_VALUES = 1 << 20  # maximum number of values of one tensor
 
 Kept = tuple[dict[str, torch.Tensor], list[torch.Tensor], list[int]]
 
@@ -73,6 +73,7 @@ class Tokens:
 
 
 def _is_same(one: Kept, other: Kept) -> bool:
-    """Whether both are the same batch: the script trains on one batch repeatedly, or the batch was replayed."""
+    """Whether both are the same batch. This happens if the script trains on one batch repeatedly, or if the batch was
+    replayed."""
     mine, theirs = [*one[0].values(), *one[1]], [*other[0].values(), *other[1]]
     return len(mine) == len(theirs) and all(map(torch.equal, mine, theirs))

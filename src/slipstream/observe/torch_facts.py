@@ -1,6 +1,5 @@
-"""Facts about torch that only the script's process knows: build, threads, hardware units, switches. They are read once
-torch is imported. This module never initialises a device, because forked workers of a process that did so could not use
-the device."""
+"""Facts about torch that only the script's process knows: build, threads, hardware units, switches. They can be read
+once torch is imported. This module never initialises a device, because forked workers could not use the device then."""
 
 from __future__ import annotations
 
@@ -10,8 +9,8 @@ import torch
 
 from slipstream.records import TorchFacts
 
-AMPERE = (8, 0)  # first with fast bfloat16 and TF32
-VOLTA = (7, 0)  # first with tensor cores for half precision
+AMPERE = (8, 0)  # the first compute capability with fast bfloat16 and TF32
+VOLTA = (7, 0)  # the first compute capability with tensor cores for half precision
 
 
 def read_torch_facts(device: str = "") -> TorchFacts:
@@ -43,7 +42,7 @@ def read_torch_facts(device: str = "") -> TorchFacts:
 
 def _read_accelerator() -> str:
     """Returns the type of the accelerator, or "". For CUDA it asks NVML, which creates no context and does not affect
-    forks. MPS and XPU know the answer from their build and driver."""
+    forks. For other accelerators it asks torch."""
     try:
         found = torch.accelerator.current_accelerator()
         if found is None:
@@ -97,7 +96,7 @@ def _read_cuda_units(device: str) -> tuple[bool, bool, bool]:
 
 
 def _read_cuda_device(kind: str, device: str) -> tuple[str, int]:
-    """Name and memory of the model's device. Empty before the script has initialised it, and on other devices."""
+    """Returns the name and the memory of a CUDA device that the script has initialised. Otherwise returns "" and 0."""
     if kind != "cuda" or not device or not _is_initialised("cuda"):
         return "", 0
     properties = torch.cuda.get_device_properties(device)
@@ -124,8 +123,8 @@ def _read_matmul_precision() -> str:
 
 
 def _flushes_denormals() -> bool:
-    """Whether the calling thread flushes denormals. Half of the smallest normal number is a denormal, and is then
-    zero."""
-    # The script may have set another default device; this test is about the CPU.
+    """Whether the calling thread flushes denormals. Half of the smallest normal number is a denormal number. If the
+    thread flushes denormals, the result is zero."""
+    # The device is given because the script may have set another default device.
     smallest = torch.tensor(torch.finfo(torch.float32).tiny, dtype=torch.float32, device="cpu")
     return bool((smallest / 2).item() == 0.0)

@@ -73,7 +73,7 @@ def _is_per_epoch(frame: FrameType | None, name: str) -> bool:
 
 
 def _trainer_of(frame: FrameType | None) -> Any:
-    """Returns the outermost trainer, because the inner ones are its own."""
+    """Returns the outermost trainer, because it runs the inner ones."""
     found = None
     for _ in range(MAX_DEPTH):
         if frame is None:
@@ -120,7 +120,7 @@ def _named(variables: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         if isinstance(value, (argparse.Namespace, SimpleNamespace)) or hasattr(value, "__dataclass_fields__"):
             for key, inner in vars(value).items():
                 yield f"{name}.{key}", key, inner
-        elif is_user_class(type(value)):  # its number of steps may be anything, a number of epochs is the training's
+        elif is_user_class(type(value)):  # only epochs: its number of steps need not be the training's
             settings = getattr(value, "__dict__", {}).items()
             yield from ((f"{name}.{key}", key, inner) for key, inner in settings if key in _EPOCHS)
         elif type(value) is dict and len(value) < 200:
@@ -131,7 +131,7 @@ def _named(variables: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 def _trainer(owner: Any) -> Iterator[tuple[str, str, Any]]:
     """Yields the lengths that the trainers of Lightning and Hugging Face store."""
-    # A subclass is often the user's own, or another library's
+    # The class itself is often a subclass of the user or of another library.
     packages = {kind.__module__.split(".")[0]: kind.__name__ for kind in reversed(type(owner).__mro__)}
     if "transformers" in packages and hasattr(owner, "args"):
         # Steps take precedence over epochs, which default to 3

@@ -26,7 +26,7 @@ class RunningLoop(NamedTuple):
 def loops_around(
     frame: FrameType | None, is_start: Callable[[FrameType], bool] = lambda _: True
 ) -> Iterator[RunningLoop]:
-    """Yields the user's loops, innermost first, from the first frame on for which `is_start` holds."""
+    """Yields the user's loops, innermost first. Starts at the first frame for which `is_start` returns True."""
     has_started = False
     for _ in range(MAX_DEPTH):
         if frame is None:

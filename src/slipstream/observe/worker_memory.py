@@ -1,6 +1,6 @@
-"""Measures the private memory of a loader's worker. After a fork it is empty at first, and grows by every page that the
-worker writes to. The worker itself reads it after a batch, and rarely, because the kernel has to scan all of its
-memory."""
+"""Measures the private memory of a loader's worker. After a fork the private memory is empty, and it grows by every
+page that the worker writes to. The worker itself reads its size after a batch. It does this rarely, because the kernel
+has to scan all of the worker's memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PrivateGauge:
         self._clock = clock
         self._num_batches = 0
         self._next_s = 0.0
-        self._read_at = 0  # batches
+        self._read_at = 0  # number of batches at the last reading
 
     def at_batch(self) -> None:
         self._num_batches += 1

@@ -1,5 +1,5 @@
-"""Keeps a data set that the script downloads during a trial for the next trial, outside the real file system. It is
-deleted once the real file system has the data set. Nothing else that a trial writes is kept."""
+"""Stores a data set that the script downloads during a trial, for later trials. The copy is in `.slipstream/kept`. It
+is deleted once the data set exists at its real place. Nothing else that a trial writes is kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slipstream.sandbox.overlap import is_below
 from slipstream.sandbox.overlay import KeptDownload, OverlayPlan, is_deletion, written
 from slipstream.store.safe_files import UnsafeFileError, check_directory, open_directory, read_file, write_file
 
-MARK = "connected"  # file in the spool directory: time of the trial's first connection, in ns since the epoch
+MARK = "connected"  # file in the spool directory with the time of the trial's first connection, in ns of Unix time
 _SMALL_BYTES = 1 << 20  # anything smaller is not a data set: configurations, locks, first log lines
 _LIMIT_BYTES = 20 << 30
 _LONGEST_PATH = 4096  # bytes that Linux allows
@@ -30,8 +30,8 @@ _kept_by_this_process: set[str] = set()
 
 
 def note_connections(spool: Path, *, count_loopback: bool = False) -> None:
-    """Records when this process first connects to another machine. Only for trials of `check`, because an audit hook
-    cannot be removed."""
+    """Records when this process first connects to another machine or starts a program that downloads. Only for
+    processes of trials, because an audit hook cannot be removed."""
     is_noted = False
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
@@ -43,7 +43,7 @@ def note_connections(spool: Path, *, count_loopback: bool = False) -> None:
             try:
                 (spool / MARK).write_text(str(time.time_ns()))
             except OSError:
-                return  # the only consequence is that the download is not kept
+                return  # then the download is not kept, and nothing else happens
 
     sys.addaudithook(hook)
 
@@ -71,7 +71,8 @@ def _is_remote(address: Any, count_loopback: bool) -> bool:
 def kept_downloads(root: Path) -> list[KeptDownload]:
     """Returns the downloads of earlier trials. An entry is deleted if the real file system now has the download. It is
     also deleted if it names a path outside `root` and this process did not write it, because a cloned repository can
-    contain any entry. So is an entry inside another one, whose links would lead it elsewhere."""
+    contain any entry. An entry inside another entry is deleted too, because links in the outer entry could lead to
+    another place."""
     entries = [(_read_entry(folder, root), folder) for folder in _entries(root)]
     found: list[KeptDownload] = []
     for item, folder in sorted(entries, key=lambda entry: entry[0].path if entry[0] else ""):  # outer ones come first
@@ -111,8 +112,8 @@ def _read_entry(folder: Path, root: Path) -> KeptDownload | None:
 def keep_downloads(
     plan: OverlayPlan, root: Path, spool: Path, until_ns: int, small_bytes: int = _SMALL_BYTES
 ) -> list[str]:
-    """Moves the files that the trial downloaded between its first connection and its first step out of its layers.
-    Returns sentences about them for the user."""
+    """Moves downloads from the trial's layers to the folder for kept downloads. New files count as downloads if the
+    trial wrote them between its first connection and its first step. Returns sentences about them for the user."""
     try:
         since_ns = int((spool / MARK).read_text())
     except (OSError, ValueError):
@@ -171,7 +172,7 @@ def _topmost_new(path: Path) -> Path | None:
 
 
 def _is_temporary(path: Path) -> bool:
-    """Whether the path has a temporary name, which would be different next time."""
+    """Whether the path has a temporary name, which is different in every run."""
     return path.parent == Path(tempfile.gettempdir()) and path.name.startswith(("tmp", "pymp-", "torch_", "."))
 
 

@@ -19,7 +19,7 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python has this name sin
 class Mapped(msgspec.Struct, frozen=True):
     """The mapped memory of this process, in bytes."""
 
-    most: int = 0  # maximum that was ever mapped at the same time
+    most: int = 0  # the largest value of `now` so far
     now: int = 0
     data: int = 0  # the private and writable part of `now`, which RLIMIT_DATA counts
 
@@ -38,7 +38,7 @@ class MemoryLimit:
     script is paused."""
 
     def __init__(self, limit_bytes: int = 0) -> None:
-        self._limit_bytes = limit_bytes  # 0: only measures
+        self._limit_bytes = limit_bytes  # with 0, memory is only measured
         self._device: torch.device | None = None
         self._is_low = False
         self._level: Mapped | None = None
@@ -78,15 +78,15 @@ class MemoryLimit:
         self._level = read_mapped()
 
     def weigh(self) -> int:
-        """Returns the maximum memory in use since `level`, counted as the limit counts it. 0: not known on this
-        system."""
+        """Returns the maximum memory in use since `level`, counted as the limit counts it. Returns 0 if this system
+        does not report it."""
         if self._device is not None and self._device.type != "cpu":
             module = torch.get_device_module(self._device)
             return int(getattr(module, "max_memory_reserved", lambda device: 0)(self._device))
         if self._level is None:
             return 0
         now, level = read_mapped(), self._level
-        reserved = max(0, now.rest - level.rest)  # such as the stack of a new thread, or a batch in shared memory
+        reserved = max(0, now.rest - level.rest)  # for example the stack of a new thread, or a batch in shared memory
         return max(level.data + now.most - level.most - reserved, now.data, level.data)
 
     def _now_bytes(self) -> int:
@@ -96,7 +96,7 @@ class MemoryLimit:
 
     def _lower(self) -> None:
         if sys.platform != "linux":
-            raise _UnenforceableError("only Linux holds a process to a limit of memory")
+            raise _UnenforceableError("only Linux can enforce a memory limit on a process")
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
@@ -110,7 +110,7 @@ def _hold_device(device: torch.device, limit_bytes: int) -> None:
     """Limits torch's allocator on the device. This has not been tested on a GPU yet."""
     module: Any = torch.get_device_module(device)
     if not hasattr(module, "set_per_process_memory_fraction") or not hasattr(module, "mem_get_info"):
-        raise _UnenforceableError(f"torch cannot hold {device.type} to a limit of memory")
+        raise _UnenforceableError(f"torch cannot enforce a memory limit on {device.type}")
     total = int(module.mem_get_info(device)[1])
     module.set_per_process_memory_fraction(min(1.0, limit_bytes / total), device)
 

@@ -1,5 +1,5 @@
-"""System calls for a private view of the file system: namespaces, mounts, capabilities. For Linux only. Contains no
-policy."""
+"""System calls for a private view of the file system: namespaces, mounts, capabilities. For Linux only. This module
+decides nothing."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _CAPABILITY_VERSION: Final = 0x20080522
 _SYS_PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
 
-# Scripts write nothing to these that they want to keep, and an overlay over them would not work or would behave
-# differently.
+# File systems that get no overlay. Scripts store no results there, and an overlay would fail or behave differently.
 _SPECIAL_KINDS: Final = {
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
     "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "rpc_pipefs", "securityfs", "squashfs",
@@ -56,7 +55,7 @@ def mounts() -> list[Mount]:
     last: dict[str, Mount] = {}
     for line in Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
         mount = Mount(line)
-        last.pop(mount.path, None)  # a later mount at the same path hides this one
+        last.pop(mount.path, None)  # a later mount at the same path hides the earlier one
         last[mount.path] = mount
     return sorted(last.values(), key=lambda mount: (mount.path != "/", mount.path.count("/"), mount.path))
 
@@ -93,8 +92,7 @@ def _unshare(flags: int, *, own_user: bool) -> None:
 
 
 def fault_in_child(act: Callable[[], None]) -> str:
-    """Tries something in a child process, which then ends. Returns the text of the exception, or "" if there was
-    none."""
+    """Calls `act` in a child process, which then ends. Returns the text of the exception, or "" if there was none."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -117,8 +115,9 @@ def bind(source: str, target: str) -> None:
 
 
 def mount_overlay(lower: str, layer: str, target: str, *, own_user: bool) -> None:
-    """Mounts an overlay. `layer` contains the directories u (what is written) and w. Paths are passed to the kernel as
-    descriptors and relative names, because there is no escape in its option string that every version supports."""
+    """Mounts an overlay. `layer` contains the directories u (for written files) and w (for the kernel's own use). Paths
+    are passed to the kernel as descriptors and relative names, because no way to escape characters in the kernel's
+    option string works in every version."""
     here = os.open(".", os.O_PATH | os.O_DIRECTORY)
     low = os.open(lower, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -160,8 +159,8 @@ def die_with_parent(signal_number: int) -> None:
 
 
 def adopt_orphans(*, wanted: bool) -> bool:
-    """Makes this process the parent of orphaned descendants (`wanted`), or ends this, so that it can find and end them.
-    Returns whether the system supports it."""
+    """Makes this process the parent of orphaned descendants, so that it can find and end them. If `wanted` is false, it
+    ends this. Returns whether the system supports this."""
     try:
         return bool(_libc().prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(wanted), 0, 0, 0) == 0)
     except (OSError, AttributeError):

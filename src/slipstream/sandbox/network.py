@@ -1,5 +1,5 @@
-"""A network of its own for a trial, in which only the loopback interface exists. What the script tries to upload or
-download then fails as on a computer without a connection. For Linux only."""
+"""Gives a trial its own network, in which only the loopback interface exists. Uploads and downloads of the script then
+fail, as on a computer without a connection. For Linux only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _UP_AND_RUNNING: Final = 0x41
 
 
 def obstacle() -> str:
-    """Why this system allows no such network, or "" if it does. Tried in a child process."""
+    """Returns the reason why this system does not allow a network without a connection, or "" if it does. Tries it in a
+    child process."""
     if sys.platform != "linux":
         return "only Linux has network namespaces"
     return mounts.fault_in_child(enter)
@@ -29,7 +30,7 @@ def enter() -> None:
     if is_root:
         try:
             mounts.enter_network(own_user=False)
-        except OSError:  # root of a container
+        except OSError:  # root in a container may not have the right to do this
             mounts.enter_network(own_user=True)
     else:
         mounts.enter_network(own_user=True)

@@ -13,9 +13,9 @@ _HINTS: Final = (
     *("bad_alloc", "ALLOC_FAILED", "not enough memory", "Cannot allocate memory"),
     *("could not create a primitive", "could not create a memory"),
 )
-# How code that does not check its allocations fails in a process with a limit
+# Messages of code that does not check its allocations, in a process with a limit
 _CRASHES: Final = (*("Thread creation failed", "can't start new thread"),)
-CRASH_SIGNALS: Final = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS")  # that end a process which has no memory left
+CRASH_SIGNALS: Final = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS")  # signals that end a process without free memory
 
 
 def tells_shortage(message: str, is_held: bool = False) -> bool:
@@ -31,8 +31,8 @@ def hints_at_shortage(message: str) -> bool:
 
 @contextlib.contextmanager
 def given_air() -> Iterator[None]:
-    """Lifts the limits that the process has set for itself inside the `with` block. Without free memory not even the
-    report of what uses it could be made. The limits of the shell stay, because they are hard limits."""
+    """Inside the `with` block, lifts the memory limits that the process has set for itself. Without free memory, the
+    report of what uses the memory could not be made. The limits of the shell stay, because they are hard limits."""
     try:
         import resource
     except ImportError:  # not a Unix

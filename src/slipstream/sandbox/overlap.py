@@ -1,5 +1,5 @@
-"""Whether two folders have files in common: one contains the other, also through links and through file systems or
-folders that are mounted a second time somewhere else."""
+"""Finds out whether two folders have files in common because one contains the other. Follows links, and recognises
+folders and file systems that are mounted a second time at another place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream.sandbox import mounts
 
 
 class _Place(NamedTuple):
-    """A folder as its file system knows it, wherever that is mounted."""
+    """A folder: its device, and its path on the device, wherever the device is mounted."""
 
     device: str
     path: str
@@ -35,7 +35,7 @@ def is_same(one: str | Path, other: str | Path) -> bool:
 
 
 class Overlaps:
-    """Compares folders, with the mounts that were there when it was created."""
+    """Compares folders, with the mounts that existed when this object was created."""
 
     def __init__(self) -> None:
         self._mounts: list[mounts.Mount] = []
@@ -59,7 +59,7 @@ class Overlaps:
         return any(place.contains(inside) for place in self._places(folder))
 
     def _places(self, path: str | Path) -> list[_Place]:
-        """The place of the folder, then those of all that is mounted inside it."""
+        """Returns the place of the folder, then the places of all that is mounted inside the folder."""
         real = os.path.realpath(path)
         around = [mount for mount in self._mounts if is_below(real, mount.path)]
         if not around:

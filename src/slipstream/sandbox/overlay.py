@@ -59,8 +59,8 @@ class OverlayPlan(msgspec.Struct, frozen=True):
     through: list[str]  # caches and the spool directory: the real directories stay visible and writable
     kept: list[KeptDownload] = []
     made: list[str] = []  # directories that were created in order to pass them through
-    bare: list[str] = []  # directories whose direct entries are not covered by a layer
-    tokens: list[str] = []  # files in a cache of which the trial gets a copy, which disappears with its view
+    bare: list[str] = []  # directories whose direct entries no layer covers
+    tokens: list[str] = []  # files in caches; the trial gets copies, which disappear with its view
     over: list[KeptDownload] = []  # files that have another content for this trial; the content is in `tree`
 
 
@@ -318,12 +318,12 @@ def _bind(path: str, target: str) -> None:
 
 
 def _show_downloads(plan: OverlayPlan, root: str, uncovered: list[str]) -> None:
-    """Shows kept downloads where the script expects them. One that cannot be shown is downloaded again."""
+    """Shows kept downloads where the script expects them. The script downloads again what cannot be shown."""
     layers = {layer.path: layer for layer in plan.layers if layer.lower != layer.path}
     around = msgspec.structs.replace(plan, layers=[layer for layer in plan.layers if layer.lower == layer.path])
     for item in plan.kept:
         if not covers(around, item.path, uncovered):
-            continue  # it would be created on the real disk
+            continue  # the download would be created on the real disk
         with contextlib.suppress(OSError):
             target = _inside(root, item.path)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -342,7 +342,7 @@ def _copy_tokens(plan: OverlayPlan, root: str) -> None:
     mounts.mount_memory(place)
     for number, path in enumerate(plan.tokens):
         copy = f"{place}/{number}"
-        with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the token was removed meanwhile
             shutil.copy2(path, copy)
             mounts.bind(copy, root + path)
 
@@ -350,13 +350,13 @@ def _copy_tokens(plan: OverlayPlan, root: str) -> None:
 def _lay_over(plan: OverlayPlan, root: str, uncovered: list[str]) -> None:
     for item in plan.over:
         if not covers(plan, item.path, uncovered):
-            raise OSError(f"{item.path} would be changed for good")
+            raise OSError(f"no layer covers {item.path}, so the real file would be changed")
         shutil.copy2(item.tree, _inside(root, item.path))
 
 
 def _inside(root: str, path: str) -> Path:
-    """Returns where `path` is in the view. The view is not the root directory yet, so a link in it, such as one that a
-    kept download brings, leads to the real disk. Raises UnsafeFileError for a path through a link."""
+    """Returns where `path` is in the view. The view is not the root directory yet, so a link in the view may lead to
+    the real disk. A kept download may contain such a link. Raises UnsafeFileError if the path goes through a link."""
     target = root + path
     if os.path.realpath(target) != os.path.realpath(root) + path:
         raise UnsafeFileError("leads out of the trial's view through a link", Path(target))
@@ -400,4 +400,4 @@ def _remove_empty(made: list[str]) -> None:
         try:
             Path(path).rmdir()
         except OSError:
-            continue  # it was used, so it stays
+            continue  # the directory was used, so it stays

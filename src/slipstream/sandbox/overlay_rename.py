@@ -1,5 +1,6 @@
 """Makes renaming of directories work in an overlay that was mounted without privileges. For a directory of the lower
-layer the kernel reports "another device", which it would not do outside the overlay. The directory is then copied."""
+layer the kernel reports "another device", which it does not do outside the overlay. This module then copies the
+directory."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 
 
 def allow_moving_directories() -> None:
-    """Patches os.rename and os.replace. Only for trials of `check`, which have a process of their own."""
+    """Patches os.rename and os.replace. Only for processes of trials, because the patches are not removed."""
     os.rename = _tolerant(os.rename)
     os.replace = _tolerant(os.replace)
 

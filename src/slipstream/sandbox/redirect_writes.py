@@ -1,5 +1,6 @@
-"""A substitute where no overlay is possible. What torch.save, safetensors and TensorBoard write goes to a temporary
-directory and is read back from there. Other files that the script opens for writing are only listed."""
+"""Replaces the overlay where none is possible. What torch.save, safetensors and TensorBoard write goes to a temporary
+directory, and the matching load functions read it from there. Other files that the script opens for writing are only
+listed."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ _LIMIT = 200
 
 
 class Redirect:
-    """Redirects the writers of one process. Every process computes the same paths, so all processes can read what one
-    of them wrote."""
+    """Redirects the writing functions of one process. Every process computes the same paths, so all processes can read
+    what one of them wrote."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -82,7 +83,7 @@ class Redirect:
 
 
 def list_openings(tell: Callable[[str], None], ignored: list[str]) -> None:
-    """Calls `tell` once for each file that is opened for writing. Only for trials of `check`, because an audit hook
+    """Calls `tell` once for each file that is opened for writing. Only for processes of trials, because an audit hook
     cannot be removed."""
     seen: set[str] = set()
     skipped = (*ignored, "/dev/", "/proc/", "/sys/")

@@ -12,7 +12,8 @@ _LEAST_BYTES: Final = 16 << 10  # with less, not even a short message can be sto
 
 
 def shortage(error: OSError) -> str:
-    """A sentence about a full disk, too many open files or too many processes. "" for other errors."""
+    """Returns a sentence about a full disk, too many open files, too many processes or a file that cannot be written.
+    Returns "" for other errors."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return full_disk(Path(os.fsdecode(error.filename)) if error.filename else None)
     if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -25,7 +26,7 @@ def shortage(error: OSError) -> str:
 
 
 def full_disk(path: Path | None = None) -> str:
-    """About the disk of `path`, where what trials write is stored until they end."""
+    """Returns a sentence about the disk of `path`, which stores what trials write until they end."""
     where = f" of {path.parent}" if path is not None else ""
     return (
         f"the disk{where} is full, so that what the script wrote and what was measured could not be stored. Free space"

@@ -1,7 +1,7 @@
-"""A temporary directory that a later command removes if this one is killed before it can.
+"""A temporary directory. If the command that made it is killed, a later command removes it.
 
-While the process that made it lives, it holds a lock on the directory, which the system releases when the process ends.
-A process id would not do: a computer and its containers may share `/tmp`, but they do not see each other's ids."""
+The process that made the directory holds a lock on it. The system releases the lock when the process ends. A process id
+would not be enough: a computer and its containers may share `/tmp`, but they do not see each other's process ids."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PROBE_PREFIX: Final = "slipstream-probe-"
 
 
 def places() -> list[Path]:
-    """Where temporary directories may be, best first."""
+    """Returns where temporary directories may be, best first."""
     known = [Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/dev/shm")]
     usable = [place for place in dict.fromkeys(known) if os.access(place, os.W_OK | os.X_OK)]
-    return sorted(usable, key=lambda place: shutil.disk_usage(place).free < 2 << 30)  # stable: places with space first
+    return sorted(usable, key=lambda place: shutil.disk_usage(place).free < 2 << 30)  # places with space first
 
 
 def sweep(parent: Path) -> None:
@@ -37,14 +37,14 @@ class TemporaryFolder:
                 return
 
     def _hold(self) -> bool:
-        """Returns False if another command has removed the directory before it was locked."""
+        """Locks the directory. Returns False if another command has removed it before."""
         try:
             self._descriptor = os.open(self.path, os.O_RDONLY)
         except FileNotFoundError:
             return False
-        import fcntl  # not on Windows, where the commands that only read sessions work
+        import fcntl  # does not exist on Windows, where only commands that read sessions work
 
-        with contextlib.suppress(OSError):  # a file system without locks, on which nothing is removed either
+        with contextlib.suppress(OSError):  # a file system without locks; `remove_abandoned` removes nothing there
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # waits for a command that is looking at the directory
         if self.path.is_dir():
             return True
@@ -52,7 +52,7 @@ class TemporaryFolder:
         return False
 
     def remove(self) -> None:
-        """May be called again."""
+        """Removes the directory. May be called more than once."""
         remove_tree(self.path)
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -60,11 +60,11 @@ class TemporaryFolder:
 
 
 def remove_abandoned(parent: Path, prefix: str) -> None:
-    """Removes this user's directories that no living process holds."""
+    """Removes this user's directories that no living process has locked."""
     import fcntl
 
     for path in parent.glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):  # it is held, has just been removed, or cannot be locked
+        with contextlib.suppress(OSError):  # locked, just removed, or on a file system without locks
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 if os.fstat(descriptor).st_uid == os.geteuid():

@@ -1,5 +1,5 @@
-"""Lists the files that trials leave in places that no overlay covers: shared memory and /run. An overlay there would
-slow down the hand-over of batches, and sockets of other programs are in /run."""
+"""Lists the files that trials leave in places that no overlay covers: shared memory and /run. An overlay over shared
+memory would slow down the hand-over of batches. /run contains sockets of other programs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ _OURS: Final = "slipstream-"  # workspaces, which their commands remove
 
 
 class UncoveredPlaces:
-    """Create it before the trials start."""
+    """Compares the files with those that existed when this object was created. Create it before the trials start."""
 
     def __init__(self) -> None:
         self._before = set(_own_files())
 
     def new_files(self) -> list[str]:
-        """This user's files that did not exist before. Other programs of the user may have created some of them."""
+        """Returns this user's files that did not exist before. Other programs of the user may have created some of
+        them."""
         return sorted(set(_own_files()) - self._before)
 
 

@@ -1,5 +1,5 @@
-"""The temporary directory of one trial: layers, spool, scratch. It is removed at the end. Directories of commands that
-were killed before they could clean up are removed by a later command."""
+"""The temporary directory of one trial: layers, spool, scratch. It is removed when the trial has ended. If a command is
+killed before it can remove its directories, a later command removes them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Workspaces:
     """Makes the workspaces of one command's trials, with an overlay if the system allows it."""
 
     def __init__(self, script: Sequence[str], use_overlay: bool, is_offline: bool = False) -> None:
-        """`is_offline`: trials get a network of their own, without a connection."""
+        """With `is_offline`, every trial gets its own network without a connection."""
         self._is_offline = is_offline
         self._cwd, self._script = Path.cwd(), script
         self._parent, self._own_user, reason = overlay.probe() if use_overlay else (None, False, "--no-overlay")
         self.no_overlay = reason if self._parent is None else ""  # why trials have no overlay
 
     def go_uncovered(self, reason: str) -> None:
-        """The trials from now on have no overlay."""
+        """From now on, trials have no overlay."""
         self._parent, self.no_overlay = None, reason
 
     def make(self, over: Mapping[str, bytes] | None = None) -> Workspace:
-        """The caller removes the workspace. `over` gives files another content for this trial. Raises OSError if there
-        is no overlay that covers them."""
+        """Makes a workspace, which the caller removes. `over` maps files to other contents for this trial. Raises
+        OSError if no overlay covers one of these files."""
         workspace = Workspace(self._parent or overlay.temporary_directory(), self._is_offline)
         try:
             if self._parent is not None:

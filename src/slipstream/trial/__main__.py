@@ -1,5 +1,5 @@
-"""Entry point of the trial's process. Python gets it as a file, so that every stack frame below the script's is
-recognisable as slipstream's."""
+"""Entry point of the trial's process. Python runs this file by its path, so every stack frame below the script's first
+frame belongs to a file of slipstream."""
 
 import os
 import sys

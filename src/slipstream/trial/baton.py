@@ -1,6 +1,6 @@
-"""The trial's side of a race. It gets a tick at the end of each step, times its own blocks, and pauses the script's
-thread at the end of a block until the backend lets it continue. Within a block it adds only one counter update and one
-look at the clock to each step."""
+"""The trial's side of a race. The baton gets a tick at the end of each step, times the blocks of its trial, and pauses
+the script's thread at the end of a block until the backend lets the trial continue. Within a block, a tick only updates
+counters and reads the clock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _EXIT_ALONE = 75  # exit code if the backend has ended: nothing reads this trial
 
 
 class Baton:
-    """Exists in every process of a trial. The process that ticks first holds the baton; the others run without it."""
+    """Every process of a trial has an instance. The process that ticks first holds the baton; the others run without
+    it."""
 
     def __init__(self, path: str, warm_up: int, trial: TimedTrial, starts: EpochStarts) -> None:
         self._trial = trial
@@ -143,7 +144,7 @@ class Baton:
                 break
             elif isinstance(answer, Stop):
                 self._wake()
-                self._left, self._next = 1, self._stop  # raised again at the next tick if the script catches it
+                self._left, self._next = 1, self._stop  # raises again at the next tick if the script catches StopTrial
                 self._stop()
         self._wake()
         self._limit_s = time.perf_counter() + answer.limit_s
@@ -163,7 +164,7 @@ class Baton:
         return self._wire is not None and self._holder == os.getpid()
 
     def forget(self) -> None:
-        """Called in a forked child: the baton belongs to its parent."""
+        """Is called in a forked child. The parent keeps the baton."""
         if self._wire is not None:
             self._wire = None
             self._let_run()
@@ -229,7 +230,7 @@ def _send(processes: list[int], number: signal.Signals) -> None:
 
 
 def num_compiled() -> int:
-    """A counter that grows whenever dynamo compiles something, successfully or not."""
+    """Returns a number that grows whenever dynamo compiles something, successfully or not."""
     utils = sys.modules.get("torch._dynamo.utils")
     if utils is None:
         return 0

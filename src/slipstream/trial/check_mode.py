@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slipstream.trial.lifecycle import ScriptRun
 
 _LOG_LEVEL, _ERRORS = "TORCH_CPP_LOG_LEVEL", "ERROR"
-_PATIENCE_NS = 50_000_000  # shorter steps are counted several at a time
+_PATIENCE_NS = 50_000_000  # steps that are shorter than this are counted several at a time
 
 
 class CheckMode:
@@ -37,13 +37,13 @@ class CheckMode:
         self._fetches: FetchRecorder | None = None  # in a loader's worker
         self._has_device = False
         self._is_hushed = False
-        self._click: ModuleType | None = None  # if the script imports it before torch
-        self._command_line: CommandLineSeam  # from the import of torch on
+        self._click: ModuleType | None = None  # click.core, if the script has imported it
+        self._command_line: CommandLineSeam  # exists once torch is imported
 
     def start(self) -> None:
         if self._run.settings.schedule and "torch" not in sys.modules and _LOG_LEVEL not in os.environ:
-            # torch reads this while it is imported. Without it, torch's allocator warns of every block that was
-            # allocated before a profile started.
+            # torch reads this variable while it is imported. Without the variable, torch's allocator warns of every
+            # block that was allocated before a profile started.
             os.environ[_LOG_LEVEL] = _ERRORS
             self._is_hushed = True
         import_hooks = self._run.import_hooks
@@ -68,8 +68,8 @@ class CheckMode:
         self._stop_sampler()
 
     def excuse(self, ending: Ending) -> Ending:
-        """Turns an exception that the schedule caused into a normal stop: the script was about to be stopped anyway,
-        and did not fail by itself."""
+        """Turns an exception that the schedule caused into a normal stop. The script did not fail by itself, and the
+        schedule was about to stop it."""
         if ending.reason == "raised" and self._schedule is not None and self._schedule.takes_blame:
             return Ending("stopped", 0, ending.seconds)
         return ending
@@ -127,7 +127,7 @@ class CheckMode:
             self._command_line.install_click(self._run.patches, module)
 
     def _on_transformers(self, module: ModuleType) -> None:
-        """Remembers the line on which the user creates TrainingArguments: it configures the Trainer's loaders."""
+        """Stores the user's line that creates TrainingArguments, because this line configures the Trainer's loaders."""
         from slipstream.seams.user_code import current_site
 
         def after(token: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -173,8 +173,8 @@ class CheckMode:
             self._recorder.patience_ns = _PATIENCE_NS if is_patient else 0
 
     def on_pulse(self) -> None:
-        """Starts the sampler at the first pulse, so that a process that never trains does not pay for it. A worker is
-        never stopped by the schedule."""
+        """Starts the sampler at the first pulse, so that a process that never trains does not pay for it. The schedule
+        never stops a worker."""
         if self._schedule is None or self._fetches is not None:
             return
         if self._sampler is None:

@@ -1,5 +1,5 @@
 """Sets up slipstream in processes that the script starts by spawn, forkserver or fork, before the script's code runs in
-them. A failure here never breaks a child: it continues without slipstream."""
+them. If this fails in a child process, the child continues without slipstream."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _followed: list[tuple[ScriptRun, Patches]] = []
 _fork_listeners: list[Callable[[], None]] = []
 _is_registered = False
 
-# Runs in the child while it unpickles its preparation data, before it imports the script. It is source text, so that a
-# child that cannot import slipstream still starts.
+# A spawned child runs this code while it unpickles its preparation data, before it imports the script. The code is
+# text, so a child that cannot import slipstream still starts.
 _START_CODE = """
 try:
     from {module} import {name} as start
@@ -75,7 +75,7 @@ def unfollow(run: ScriptRun) -> None:
 
 
 def start_spawned(encoded: bytes) -> None:
-    """Called in a spawned child before the script is imported there. The child's own children are followed too."""
+    """Sets up slipstream in a spawned child, before the script is imported there, and in the child's own children."""
     from slipstream.trial import exit_deadline
     from slipstream.trial.lifecycle import ScriptRun, TrialSettings
 
@@ -88,8 +88,8 @@ def start_spawned(encoded: bytes) -> None:
 
 
 def _leave_at_end(run: ScriptRun) -> None:
-    """Registers a finalizer in a child of multiprocessing. A forked child clears all finalizers when it starts, and
-    calls this function afterwards."""
+    """Registers a finalizer in a child that multiprocessing started. A forked child clears all finalizers when it
+    starts, and calls this function afterwards."""
     from multiprocessing import util
 
     from slipstream.trial import exit_deadline
@@ -97,7 +97,7 @@ def _leave_at_end(run: ScriptRun) -> None:
     start_ns = time.perf_counter_ns()
 
     def leave() -> None:
-        if run.recorder.role == "child":  # a loader's worker is closed by WorkerSeam
+        if run.recorder.role == "child":  # WorkerSeam closes a loader's worker
             reason: Literal["stopped", "finished"] = "stopped" if exit_deadline.has_stopped() else "finished"
             run.leave(Ending(reason, 0, (time.perf_counter_ns() - start_ns) / 1e9))
 
@@ -108,7 +108,7 @@ def _follow_forks(run: ScriptRun) -> Callable[[], None]:
     """Returns a function that stops following forks."""
     global _is_registered
     if not _is_registered:
-        os.register_at_fork(after_in_child=_after_fork)  # Python cannot unregister it
+        os.register_at_fork(after_in_child=_after_fork)  # Python cannot unregister this function
         _is_registered = True
     _fork_listeners.append(run.start_child)
     return lambda: _fork_listeners.remove(run.start_child)

@@ -14,15 +14,15 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from slipstream.seams.patching import Patches
 
-_WAITS = 15  # the usual wait is the median of the last 15
+_WAITS = 15  # the usual wait is the median of this number of waits
 
 
 class EpochStarts:
-    """`once_ns` returns the time spent so far on one-off work, which is no part of an epoch start."""
+    """`once_ns` returns the time spent so far on one-off work. This time is not part of the start of an epoch."""
 
     def __init__(self, once_ns: Callable[[], int] = lambda: 0) -> None:
         self._once_ns = once_ns
-        self.total_ns = 0  # of all starts except the first, which includes one-off work
+        self.total_ns = 0  # cost of all starts except the first, which includes one-off work
         self._num = 0
         self._first_ns: int | None = None
         self._waits_ns: deque[int] = deque(maxlen=_WAITS)
@@ -34,13 +34,14 @@ class EpochStarts:
         patches.around(_BaseDataLoaderIter, "__next__", "epoch_starts.next", self._before, self._after_next)
 
     def estimate_s(self) -> float:
-        """The mean cost of one start. Until there is a second start: the cost of the first, minus a usual wait."""
+        """Returns the mean cost of a start, without the first one. If there was only one start, it returns the cost of
+        that start."""
         if self._num:
             return self.total_ns / self._num / 1e9
         return max(0, (self._first_ns or 0) - self._usual_ns()) / 1e9
 
     def confirm(self) -> None:
-        """Called at a tick: the last batch was used for training, so a pending start counts."""
+        """Is called at a tick. The last batch was then used for training, so a pending start counts."""
         iterator, spent_ns = self._pending
         if not iterator:
             return

@@ -1,5 +1,5 @@
 """Ends the process of a script that does not end after it was told to stop. The process exits with code 0 after a grace
-period. Only for processes that slipstream started itself."""
+period. This module is only used in processes that slipstream or the script started for a trial."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _leave_later(run: ScriptRun, grace_s: float) -> None:
     threading.Event().wait(grace_s)
     closing = threading.Thread(target=_close_run, args=(run, grace_s), daemon=True)
     closing.start()
-    closing.join(_CLOSE_S)  # not forever: the script may hang while it holds a lock that this thread needs
+    closing.join(_CLOSE_S)  # the script may hang while it holds a lock that this thread needs
     os._exit(0)
 
 

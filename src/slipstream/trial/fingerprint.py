@@ -1,5 +1,5 @@
 """Records the fingerprint of a trial: its losses, sketches of the gradients, buffers and weights of its first steps,
-and a digest of all its weights. It reads from the device only while the script is paused."""
+and a digest of all its weights. Losses stay on the device until the trial reports them."""
 
 from __future__ import annotations
 
@@ -16,35 +16,38 @@ from slipstream.records import Snapshot
 from slipstream.seams.patching import Patches
 from slipstream.trial.tensor_sketch import EXACT, fingerprint, sketch
 
-_NUM_SNAPSHOTS = 3  # of each optimizer. Until timing begins, of each tensor as many with a gradient that is not zero
+# The number of first steps of each optimizer that are recorded. A tensor whose gradient is zero in some of these steps
+# is recorded in later steps too, until its gradient was not zero in this number of steps or timing begins.
+_NUM_SNAPSHOTS = 3
 
 
 class FingerprintRecorder:
     """Records losses, gradients and buffers through hooks, and computes digests on demand."""
 
     def __init__(self, num_ticks: Callable[[], int], by_hand: bool = False) -> None:
-        """`num_ticks` returns the index of the current step. `by_hand`: the script updates its weights without an
-        optimizer, so that gradients are recorded after each backward pass."""
+        """`num_ticks` returns the index of the current step. `by_hand` says that the script updates its weights without
+        an optimizer. Gradients are then recorded after each backward pass."""
         self._num_ticks = num_ticks
         self._by_hand = by_hand
         self._losses: list[tuple[int, torch.Tensor]] = []
         self._snapshots: dict[int, Snapshot] = {}  # by step
         self._num_backwards = 0
-        self._num_nonzero: dict[str, int] = {}  # snapshots of each tensor in which its gradient is not zero
-        self._scaled: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []  # losses that a GradScaler returned
+        self._num_nonzero: dict[str, int] = {}  # by tensor: the number of snapshots with a gradient that is not zero
+        self._scaled: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []  # scaled and own loss
         self._is_timed = False
         self._depth = 0
         self._modules: list[weakref.ref[torch.nn.Module]] = []
-        self._names: list[str] = []  # of the modules
+        self._names: list[str] = []  # names of the modules
         self._optimizers: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._num_looked = 0
         self._known: list[torch.device] = []
-        self.unread = ""  # why there is no digest
-        self.aside_ns = 0  # time spent in this class, which is not the script's
+        self.unread = ""  # the reason why there is no digest
+        self.aside_ns = 0  # time spent on sketches; it does not belong to the script's steps
 
     def install(self, patches: Patches) -> None:
-        """Must be called after the techniques are installed. The outermost patch of `backward` then sees the script's
-        own loss before a technique scales it, and the last hook sees the gradients that the update uses."""
+        """Must be called after the techniques are installed. Then this patch of `backward` is the outermost one and
+        sees the script's own loss before a technique scales it. This hook runs last and sees the gradients that the
+        update uses."""
         patches.around(torch.autograd, "backward", "fingerprint.backward", self._before, self._after, self._abandon)
         patches.around(torch.amp.GradScaler, "scale", "fingerprint.scale", None, self._after_scale)
         hook = patches.guard("fingerprint.update", self._before_step)
@@ -62,11 +65,12 @@ class FingerprintRecorder:
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._depth += 1
-        if self._depth == 1:  # nested calls belong to checkpointed parts of this one
+        if self._depth == 1:  # nested calls belong to checkpointed parts of this call
             tensors = args[0] if args else kwargs.get("tensors")
             for tensor in (tensors,) if isinstance(tensors, torch.Tensor) else tensors or ():
                 value = self._unscaled(tensor).detach()
-                # A copy, because the memory may be reused. It is not read here, because that would synchronise.
+                # A copy is made because the script may reuse the memory. The copy is not read here, because reading it
+                # would wait for the device.
                 self._losses.append((self._num_ticks(), value.clone() if value.numel() <= EXACT else value.sum()))
 
     def _after(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -80,7 +84,8 @@ class FingerprintRecorder:
         self._depth -= 1
 
     def _after_scale(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Remembers what the script's own GradScaler scaled: two trials may have different scales."""
+        """Stores the loss before the script's own GradScaler scaled it, because two trials may have different
+        scales."""
         own = args[1] if len(args) > 1 else kwargs.get("outputs")
         if isinstance(own, torch.Tensor) and isinstance(result, torch.Tensor):
             self._scaled = [pair for pair in self._scaled if pair[0]() is not None]
@@ -102,8 +107,8 @@ class FingerprintRecorder:
         if self._is_timed:
             if not is_whole:
                 return None
-            # This optimizer takes its first steps late. Under the number of the script's step, another trial that has
-            # not come so far does not seem to lack them.
+            # This optimizer takes its first steps late. The snapshot gets the number of the script's step. So a trial
+            # that has not reached this step is not expected to have the snapshot.
             step = max(_NUM_SNAPSHOTS, self._num_ticks())
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         # A fused optimizer undoes the scale of the script's GradScaler itself.
@@ -111,7 +116,8 @@ class FingerprintRecorder:
         if not callable(closure):
             self._snap(self._named(optimizer, position), step, is_whole, scale)
             return None
-        # The backward passes run later, inside the closure. A line search calls it more than once.
+        # The backward passes run later, inside the closure. A line search calls the closure more than once, and only
+        # the first call is recorded.
         is_done = False
 
         def recorded(*inner: Any, **named: Any) -> Any:
@@ -131,7 +137,7 @@ class FingerprintRecorder:
     ) -> None:
         self.synchronise()
         start_ns = time.perf_counter_ns()
-        if not is_whole:  # only what had no gradient in the earlier steps: a layer that began at zero, sparse gradients
+        if not is_whole:  # keeps tensors whose gradients were zero before, such as those of a layer that starts at zero
             parameters = {name: p for name, p in parameters.items() if self._num_nonzero.get(name, 0) < _NUM_SNAPSHOTS}
         gradients = []
         for name, parameter in parameters.items():
@@ -150,7 +156,8 @@ class FingerprintRecorder:
         self.aside_ns += time.perf_counter_ns() - start_ns
 
     def _named(self, optimizer: Any, position: int) -> dict[str, torch.Tensor]:
-        """The parameters that the optimizer updates, by their names in the modules, or else by their position."""
+        """Returns the parameters that the optimizer updates, by their names in the modules. A parameter of no known
+        module is named after its position in the optimizer."""
         names = {id(parameter): name for name, parameter in self._named_parameters()}
         return {
             names.get(id(parameter), f"optimizer{position}.group{group_index}.{index}"): parameter
@@ -159,8 +166,8 @@ class FingerprintRecorder:
         }
 
     def begin_timing(self) -> None:
-        """Stops recording gradients. Those of an optimizer that has not taken its first steps yet are recorded when it
-        does. Must not be called from an optimizer's pre-step hook: torch is iterating over the hooks then."""
+        """Stops recording gradients, except in the first steps of optimizers that take these steps later. Must not be
+        called from an optimizer's pre-step hook, because torch is iterating over the hooks at that time."""
         self._is_timed = True
         known = {
             id(parameter)
@@ -178,16 +185,17 @@ class FingerprintRecorder:
         self._handle.remove()
 
     def take_snapshots(self) -> list[Snapshot]:
-        """The snapshots that were not returned before. After the warm-up those of its steps are complete."""
+        """Returns the snapshots that were not returned before. After the warm-up, the snapshots of its steps are
+        complete."""
         snapshots, self._snapshots = self._snapshots, {}
         return list(snapshots.values())
 
     # --- all weights --------------------------------------------------------------------------------------------------
 
     def digest(self) -> str | None:
-        """A digest of all weights and buffers of the known modules and of everything that the optimizers update. Each
-        tensor is included once. None if one of them cannot be read: two states that were not read must not be equal.
-        `unread` then says why."""
+        """Returns a digest of all weights and buffers of the known modules and of everything that the optimizers
+        update. Each tensor is included once. Returns None if a tensor cannot be read, because two states that were not
+        read must not count as equal. `unread` then contains the reason."""
         tensors = [tensor for _, tensor in (*self._named_parameters(), *self._named_buffers(of_floats=False))]
         tensors += self._updated()
         whole = hashlib.blake2b(digest_size=16)
@@ -213,7 +221,8 @@ class FingerprintRecorder:
             torch.accelerator.synchronize(device)
 
     def device_memory(self) -> tuple[int, int]:
-        """The peak of the bytes reserved on a device so far, and the bytes that are free there now."""
+        """Returns the largest peak of reserved bytes of all devices so far, and the bytes that are free on the last
+        device now."""
         peak_bytes = free_bytes = 0
         for device in self._devices():
             module = torch.get_device_module(device)
@@ -224,7 +233,8 @@ class FingerprintRecorder:
         return peak_bytes, free_bytes
 
     def _devices(self) -> list[torch.device]:
-        """The devices on which a step's work is queued. The CPU is not one of them: it works synchronously."""
+        """Returns the devices on which a step's work is queued. The CPU is not one of them, because it works
+        synchronously."""
         if len(self._optimizers) + len(self._modules) != self._num_looked:
             self._num_looked = len(self._optimizers) + len(self._modules)
             devices = {tensor.device for _, tensor in self._named_parameters()} | {p.device for p in self._updated()}

@@ -1,5 +1,5 @@
-"""The child side of the fork server: a process that has imported torch forks one process for each trial. `ForkSafety`
-detects scripts that would behave differently in a forked process than in a newly started one. Linux only."""
+"""The process of the fork server. It imports torch and then forks one process for each trial. `ForkSafety` detects
+scripts that would behave differently in a forked process than in a new one. For Linux only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import NoReturn
 from slipstream.launch.target import is_archive, is_module
 from slipstream.sandbox import mounts
 
-READY = "--ready"  # argument of the entry point, followed by the descriptor of a socket: run as a fork server on it
+READY = "--ready"  # argument of the entry point that starts a fork server; the descriptor of its socket follows
 UNREADY = "unready"  # a file in the spool that says why this trial must start in a new process
 EXIT_UNREADY = 71
 PID = struct.Struct("<i")
@@ -59,7 +59,7 @@ def serve(descriptor: int) -> str:
 
 def _fork_for(backend_pid: int) -> int:
     """Forks a grandchild, whose parent ends immediately. The backend's process adopts the grandchild and can therefore
-    wait for it. Returns its id, or 0 in the grandchild itself."""
+    wait for it. Returns the id of the grandchild, or 0 in the grandchild itself."""
     reader, writer = os.pipe()
     between = os.fork()
     if between:
@@ -84,22 +84,23 @@ def _fork_for(backend_pid: int) -> int:
 
 
 class ForkSafety:
-    """Finds reasons why a forked trial would differ from one in a new process. The methods return a clause that follows
-    "because", or "" if there is no reason. Modules that were imported before the fork ignore environment variables that
-    the script sets, are not looked up in the script's own import path, and have already counted the available cores."""
+    """Finds reasons why a forked trial would differ from one in a new process. `obstacle_at_first` and
+    `obstacle_by_now` return a clause that follows "because", or "" if there is no reason. Modules that were imported
+    before the fork ignore environment variables that the script sets. They are not looked up in the script's own import
+    path, and they have already counted the available cores."""
 
     def __init__(self) -> None:
         self._variables, self._folders, self._cores = _early(), set(sys.path), os.sched_getaffinity(0)
         self._imported = sorted({name for name in sys.modules if "." not in name} - {"__main__", "slipstream"})
 
     def obstacle_at_first(self, script: list[str]) -> str:
-        """Checked before the script's first line."""
+        """Is called before the script's first line."""
         if not is_module(script) and is_archive(script[0]):
             return "the script is a folder or an archive"
         return self._shadowing([Path.cwd() if is_module(script) else Path(script[0]).resolve().parent])
 
     def obstacle_by_now(self) -> str:
-        """Checked at the script's first step."""
+        """Is called at the script's first step."""
         now = _early()
         changed = sorted(name for name in {*now, *self._variables} if now.get(name) != self._variables.get(name))
         if changed:
@@ -113,7 +114,8 @@ class ForkSafety:
         return f"torch imports a module with the name of {found[1]} in {found[0]}" if found else ""
 
     def shadows(self, folder: Path) -> list[str]:
-        """Names of modules in `folder` that were already imported from elsewhere. The script would import its own."""
+        """Returns the names of modules in `folder` that were already imported from elsewhere. In a new process, the
+        script would import the ones in `folder`."""
         return [
             name
             for name in self._imported

@@ -21,7 +21,7 @@ from slipstream.seams.patching import Passage, Patches, without_stack_level
 from slipstream.trial.recipe_protocol import AppliedRecipe
 
 _MOST_TIMES: Final = 50_000
-_PAUSE: Final = 10  # a gap of more than this many median steps is validation, saving or worker start-up
+_PAUSE: Final = 10  # a gap of more than this many median gaps counts as validation, saving or start-up of workers
 
 
 class HookedStepCounter(StepCounter):
@@ -53,7 +53,7 @@ class HookedStepCounter(StepCounter):
             patches.on_close(register_optimizer_step_post_hook(hook).remove)
         if "backward" in self._kinds:
             holder = patches
-            if "optimizer" in self._kinds:  # then it is not needed after the first update
+            if "optimizer" in self._kinds:  # then this patch is not needed after the first update
                 holder = self._early = Patches(patches.complain, patches.is_compiling)
                 patches.on_close(holder.close)
             holder.around(
@@ -70,10 +70,10 @@ class HookedStepCounter(StepCounter):
 
     @property
     def total_steps(self) -> int:
-        """The number of updates of the optimizer that steps most rarely, among those in use at the same time.
-        Optimizers that are used one after the other, such as a learning-rate finder's and the training's, are added up.
-        Without an optimizer: the number of backward passes. Without those: the number of batches. It is known
-        afterwards only: `num_steps` counts before it is clear which optimizer that is."""
+        """The number of updates of the optimizer that steps most rarely, among the optimizers in use at the same time.
+        Numbers of optimizers that are used one after the other, such as a learning-rate finder's and the training's,
+        are added up. Without an optimizer this is the number of backward passes, and without backward passes the number
+        of batches. `num_steps` may differ, because it is counted before the rarest optimizer is known."""
         steps = fewest = end = 0
         for first, last, count in sorted(self._spans.values()):
             steps, fewest = (steps + fewest, count) if first > end else (steps, min(fewest, count))
@@ -81,7 +81,8 @@ class HookedStepCounter(StepCounter):
         return steps + fewest or self.num_steps or self._num_batches
 
     def step_s(self) -> float | None:
-        """The mean time from update to update, without pauses such as validation. None if there are too few updates."""
+        """Returns the mean time of a step, without pauses such as validation. Returns None if there are too few
+        updates."""
         gaps = sorted(late - early for early, late in pairwise(self._update_ns))
         if len(gaps) < 2:
             return None
@@ -101,9 +102,9 @@ class HookedStepCounter(StepCounter):
 
     @without_stack_level
     def _shorten_next(self, passage: Passage, patches: Patches) -> Callable[[Any], Any]:
-        """A faster patch for a further batch of the iterator that was used last. It needs one Python frame: the
-        training evicts slipstream's code from the CPU caches between two batches, so that each frame costs cache
-        misses."""
+        """Returns a faster patch for further batches of the iterator that was used last. The patch needs only one
+        Python frame. Between two batches the training evicts slipstream's code from the CPU caches, so each frame costs
+        cache misses."""
         original, full_path = passage.original, passage.function
         count = patches.register("step_count.batch.samples", count_samples)
 

@@ -51,11 +51,11 @@ class TrialSettings(msgspec.Struct, frozen=True):
     spool: str = ""
     script: list[str] = []
     schedule: str = ""  # module:class of a schedule that replaces that of `check`
-    profile: str = ""  # a file for torch's profile of a few steps or, for `memory`, for its snapshot
+    profile: str = ""  # a file for torch's profile of a few steps or, with `memory`, for torch's memory snapshot
     recipe: Recipe = Recipe()  # for run and race
-    # only for race
+    # The following fields are only for race.
     role: Role = "base"
-    precision: Precision = "fp32"  # role `rounding`: whose rounding is added
+    precision: Precision = "fp32"  # for the role `rounding`: the precision whose rounding is added
     draw: int = 0
     baton: str = ""  # a Unix socket
     tick: Tick = "optimizer"
@@ -71,7 +71,7 @@ class ScriptRun:
         self, settings: TrialSettings, apply_recipe: ApplyRecipe | None = None, fork_safety: ForkSafety | None = None
     ) -> None:
         self.settings = settings
-        self.apply_recipe = apply_recipe  # applies the recipe
+        self.apply_recipe = apply_recipe
         self.fork_safety = fork_safety  # only in a process that imported torch before the script did
         self.context: AppliedRecipe | None = None
         self.complaints: list[str] = []
@@ -86,7 +86,7 @@ class ScriptRun:
 
     @property
     def messages(self) -> list[tuple[int, Message]]:
-        """The recorded messages. Only available without a spool."""
+        """The recorded messages. They are only available without a spool."""
         assert isinstance(self._sink, MemorySink)
         return [(os.getpid(), message) for message in self._sink.messages]
 
@@ -111,8 +111,8 @@ class ScriptRun:
         return CheckMode(self)
 
     def start_child(self) -> None:
-        """Called in a process that the script forked. It starts with an empty recorder and keeps the inherited
-        seams."""
+        """Is called in a process that the script forked. The process starts with an empty recorder and keeps the
+        inherited seams."""
         self.recorder.forget()
         if self._mode is not None:
             self._mode.start_child()
@@ -136,8 +136,8 @@ class ScriptRun:
 
     def take_away(self, patches: Patches) -> None:
         """Undoes the patches. A fault here changes neither the script's exit code nor its exception. In a forked
-        process the patches stay: undoing them may change objects, such as weights in shared memory, that the parent
-        still uses."""
+        process the patches stay. Undoing them may change objects that the parent still uses, such as weights in shared
+        memory."""
         if patches.process != os.getpid():
             return
         try:
@@ -146,7 +146,7 @@ class ScriptRun:
             self.complain("leaving", fault)
 
     def summary_line(self) -> str:
-        """The line that `run` prints at the end: steps, seconds and samples."""
+        """Returns the line that `run` prints at the end: steps, seconds and samples."""
         seconds = (self.recorder.clock.now_ns() - self._start_ns) / 1e9
         steps = self.step_counter.total_steps if self.step_counter is not None else 0
         if self.step_counter is None or not steps:
@@ -203,9 +203,9 @@ def start_run(
 
 @contextlib.contextmanager
 def _undisturbed(is_wanted: bool) -> Iterator[None]:
-    """Ignores signals that would lose the session while it is being written. One is a second Ctrl-C; if this process
-    hangs, the parent ends it. The other is SIGCHLD: for a worker that was killed, torch's handler raises again whenever
-    another child ends."""
+    """Ignores two signals whose handlers would raise while the session is written. The first is SIGINT, from a second
+    Ctrl-C. If this process hangs, the parent ends it. The second is SIGCHLD. After a worker was killed, torch's handler
+    of SIGCHLD raises again whenever another child ends."""
     if not is_wanted or threading.current_thread() is not threading.main_thread():
         yield
         return

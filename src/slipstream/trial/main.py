@@ -1,6 +1,6 @@
-"""The process that runs the script for `check` and for a race. It sets up its view of the file system and slipstream,
-and then runs the script. `supervise.check` or `supervise.race` starts it with a ticket. Results go to the spool or over
-the baton's socket."""
+"""The process that runs the script for `check` and for a race. It enters its view of the file system, sets up
+slipstream and runs the script. `supervise.check` or `supervise.race` starts the process with a ticket. Its results go
+to the spool or over the baton's socket."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from slipstream.trial.recipe_protocol import ApplyRecipe
 from slipstream.wire.spool import Spool
 
 ENTRY = str(Path(__file__).with_name("__main__.py"))
-REFUSED = "refused"  # files in the spool directory, each with a sentence
+# Files in the spool directory. Each contains a sentence that says why the script did not run.
+REFUSED = "refused"
 UNCOVERED = "uncovered"
 EXIT_REFUSED = 2
 EXIT_UNCOVERED = 70
@@ -46,7 +47,8 @@ class Ticket(msgspec.Struct, frozen=True):
 
 
 def command(ticket: Ticket, entry: str = ENTRY) -> list[str]:
-    """The command that starts the process, with this interpreter and its flags. Writes the ticket to the spool."""
+    """Writes the ticket to the spool. Returns the command that starts the process with this interpreter and its
+    flags."""
     return [sys.executable, *interpreter_flags(), entry, str(write_ticket(ticket))]
 
 
@@ -57,12 +59,13 @@ def write_ticket(ticket: Ticket) -> Path:
 
 
 def main(ticket_path: str, apply_recipe: ApplyRecipe | None = None, fork_safety: ForkSafety | None = None) -> None:
-    """Runs the script that the ticket names. `fork_safety` is given if this process imported torch before."""
+    """Runs the script that the ticket names. `fork_safety` is given only in a process that was forked after torch had
+    been imported."""
     ticket = msgspec.json.decode(Path(ticket_path).read_bytes(), type=Ticket)
     is_racing = ticket.settings.mode == "race"
     if is_racing:
-        # A process group of its own, for two reasons. A Ctrl-C in the terminal reaches only the backend. If the backend
-        # is killed, the system continues the group's stopped processes and sends them SIGHUP.
+        # The process gets a group of its own for two reasons. A Ctrl-C in the terminal then reaches only the backend.
+        # If the backend is killed, the system continues the stopped processes of the group and sends them SIGHUP.
         os.setpgid(0, 0)
     if sys.platform == "linux":
         # A trial in a race may be stopped, and a stopped process reacts only to SIGKILL.
@@ -72,8 +75,8 @@ def main(ticket_path: str, apply_recipe: ApplyRecipe | None = None, fork_safety:
     spool = Path(ticket.settings.spool)
     is_covered = _enter_view(ticket, spool)
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
-        # A placeholder, which launch replaces by the script's directory. Until then a file beside the script must not
-        # shadow a module that slipstream imports.
+        # This entry is a placeholder that `launch` replaces by the script's directory. Until then a file beside the
+        # script must not shadow a module that slipstream imports.
         sys.path.insert(0, os.path.dirname(sys.executable))
     _claim_module(ticket.settings.script)
     run = start_run(ticket.settings, apply_recipe, fork_safety)
@@ -101,7 +104,8 @@ def main(ticket_path: str, apply_recipe: ApplyRecipe | None = None, fork_safety:
 
 def _end_at_once(is_racing: bool) -> None:
     """Ends the process without shutting the interpreter down, which would take another second. The script has already
-    cleaned up. In a race the backend ends the trial's remaining processes. Otherwise the script's exit handlers do."""
+    cleaned up. In a race the backend ends the trial's remaining processes. In a check the script's exit handlers end
+    them."""
     if not is_racing:
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -111,7 +115,8 @@ def _end_at_once(is_racing: bool) -> None:
 
 
 def _claim_module(script: list[str]) -> None:
-    """Marks a package that the user runs with -m as user code, wherever it is installed. Launchers are excluded."""
+    """Marks a package that the user runs with -m as user code, wherever the package is installed. Launchers are
+    excluded."""
     if not is_module(script):
         return
     top = script[1].partition(".")[0]
@@ -123,8 +128,8 @@ def _claim_module(script: list[str]) -> None:
 
 
 def _enter_view(ticket: Ticket, spool: Path) -> bool:
-    """Enters the overlay. Returns whether it covers the working directory. A note lists other folders that it does not
-    cover."""
+    """Enters the overlay and, if the trial is offline, the network without a connection. Returns whether the overlay
+    covers the working directory. A note lists the folders that the overlay does not cover."""
     if ticket.is_offline:
         network.enter()
     if ticket.plan is None:
@@ -137,7 +142,10 @@ def _enter_view(ticket: Ticket, spool: Path) -> bool:
         os._exit(EXIT_UNCOVERED)
     if uncovered or ticket.plan.bare:
         places = ", ".join([*uncovered, *ticket.plan.bare])
-        _tell(spool, Told(note=f"What the script writes in {places} itself is real: no overlay was possible there."))
+        _tell(
+            spool,
+            Told(note=f"No overlay was possible for {places}. Files that the script writes directly there are real."),
+        )
     if ticket.plan.own_user:
         overlay_rename.allow_moving_directories()
     return cwd not in ticket.plan.bare and not any(is_below(cwd, path) for path in uncovered)

@@ -49,8 +49,8 @@ _RESULT = re.compile(
     rf"(?:tensor\()?(?P<value>{_NUMBER})(?![\d.]*[a-z:])",
     re.IGNORECASE,
 )
-_MOST = 1000  # results; a script that prints one in every step has printed enough by then
-_LONGEST = 2000  # characters of a line
+_MOST = 1000  # maximum number of recorded results, for scripts that print one in every step
+_LONGEST = 2000  # maximum number of characters of a line
 
 
 class PrintedMetrics:
@@ -81,4 +81,4 @@ class PrintedMetrics:
 
 
 def _ignore(token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """What print returns."""
+    """Ignores the end of a call of print."""

@@ -23,7 +23,7 @@ class RaceMode:
         self._run = run
         self._seeds = Patches(run.complain, lambda: False)
         self._baton: Baton | None = None
-        self._limit: MemoryLimit | None = None  # of a memory fit
+        self._limit: MemoryLimit | None = None  # only in a memory fit
 
     def start(self) -> None:
         settings, import_hooks = self._run.settings, self._run.import_hooks
@@ -39,7 +39,8 @@ class RaceMode:
         if self._limit is not None:
             self._limit.lift()  # making the report needs memory
         if self._baton is not None:
-            # A memory fit always reports: if memory ran out in the first step, a technique may have declined before.
+            # In a memory fit the report is always sent. If memory ran out in the first step, the report still says
+            # which techniques declined before.
             self._baton.finish(ending, is_always_told=self._limit is not None)
         self._seeds.close()
 
@@ -47,7 +48,8 @@ class RaceMode:
         return ending
 
     def _on_torch(self, module: ModuleType) -> None:
-        """After a fault here the trial never pauses. The backend sees none of its ticks and ends it."""
+        """Installs the recipe, the recorders and the baton. If this fails, the backend receives no tick and ends the
+        trial."""
         try:
             self._install(module)
         except Exception as fault:
@@ -66,7 +68,7 @@ class RaceMode:
         run.patches = patches = Patches(run.complain, torch.compiler.is_dynamo_compiling)
         run.context = context = run.apply_recipe(settings.recipe, patches, run.complain, settings.role == "proof")
         context.is_racing = True
-        context.technique = "fingerprint"  # what follows is not part of a technique
+        context.technique = "fingerprint"  # the calls below belong to no technique
         noise = None
         if settings.role == "rounding":
             from slipstream.trial.rounding_noise import RoundingNoise

@@ -1,5 +1,6 @@
-"""The interface between a trial and the techniques: a function that applies a recipe, and what it returns. The packages
-with techniques are above this one, so that the function is passed in and never imported here."""
+"""The interface between a trial and the techniques: a function that applies a recipe, and what this function returns.
+The package `techniques` is above this one. Therefore this package gets the function as an argument, or finds it by its
+name."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ class AppliedRecipe(Protocol):
 
     @property
     def once_ns(self) -> int:
-        """Time spent so far on work that a whole training does once."""
+        """The time in ns that was spent so far on work that a training does only once."""
         ...
 
     def on_model(self, change: Callable[[Any], None]) -> None:
-        """Calls `change` with every module with parameters that the script itself calls, once, before its first
-        call."""
+        """Calls `change` once for every module that has parameters and that the script itself calls, before the first
+        call of the module."""
         ...
 
     def wrap_call(self, module: Any, wrapper: Callable[..., Any]) -> None:
@@ -36,12 +37,13 @@ class AppliedRecipe(Protocol):
         ...
 
 
-# The last argument is true for a proof, which uses the base's random numbers.
+# The last argument is true for a separate trial in which only the numerics are checked. It draws the base's random
+# numbers.
 ApplyRecipe = Callable[[Recipe, Patches, Complain, bool], AppliedRecipe]
 
 
 def name_of(apply_recipe: ApplyRecipe | None) -> str:
-    """The name by which a spawned child of the script finds the function."""
+    """Returns the name by which a spawned child of the script finds the function."""
     return f"{apply_recipe.__module__}:{apply_recipe.__qualname__}" if apply_recipe is not None else ""
 
 
@@ -51,6 +53,6 @@ def find(name: str) -> ApplyRecipe | None:
 
 
 def find_schedule(name: str) -> Any:
-    """The schedule class of `memory`, which is in a package above this one."""
+    """Returns the schedule class of `memory`. The class is in a package above this one."""
     module, _, schedule = name.partition(":")
     return getattr(importlib.import_module(module), schedule)

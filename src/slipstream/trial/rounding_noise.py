@@ -1,6 +1,7 @@
-"""Adds the rounding of a precision to a training that computes as it did: relative random noise on the weights, and on
-what every operator of the model's forward and backward passes returns. A trial with this noise shows how far correct
-arithmetic of that precision moves gradients, weights and losses. The noise uses its own random numbers."""
+"""Adds the rounding errors of a precision to a training that otherwise computes as before. Relative random noise is
+added to the weights and to the results of operators in the model's forward and backward passes. A trial with this noise
+shows how far correct arithmetic of that precision moves gradients, weights and losses. The noise uses its own random
+numbers."""
 
 from __future__ import annotations
 
@@ -18,12 +19,13 @@ from slipstream.records import RANDOM_DRAWS, ROUNDOFF, Precision
 from slipstream.seams.patching import Patches
 
 _SEED = 20260
-_POOL_NUMEL = 1 << 20  # random numbers that are drawn once; each operator uses them from another place on
-# Half the distance to the next number, at most: less would be lost when the result is rounded to its type.
+_POOL_NUMEL = 1 << 20  # random numbers that are drawn once; each operator starts at another place among them
+# The largest relative distance to the next number, halved. Smaller noise would be lost when a result is rounded to its
+# type.
 _OF_DTYPE = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-24, torch.float64: 2**-53}
 _SHORT: dict[torch.dtype, Precision] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 _CLEARED_BITS: dict[Precision, int] = {"bf16": 16, "fp16": 13, "tf32": 13}  # of fp32's significand
-# Operators that move, select or make values, or change their sign: they round nothing.
+# These operators only move, select or create values, or change signs, so they round nothing.
 _EXACT = re.compile(
     r"aten::(clone|copy_|_?to_copy|cat|stack|index|index_put_?|index_select|gather|take|embedding|where|masked_\w+|\w+_scatter"
     r"|scatter_?|constant_pad_nd|fill_?|zero_|(zeros|ones|full|empty|new|rand|randn)\w*|arange|eye|scalar_tensor|lift\w*"
@@ -34,20 +36,20 @@ _EXACT = re.compile(
 
 
 class RoundingNoise:
-    """Adds noise to every module that it is called with, from its first call on."""
+    """Adds noise to every module that this object is called with."""
 
     def __init__(self, precision: Precision, draw: int) -> None:
         self._precision = precision
         self._is_rounded = draw >= RANDOM_DRAWS
         self._random = random.Random(_SEED + draw)
         self._pools: dict[torch.device, torch.Tensor] = {}
-        self.own_precision: Precision = "fp32"  # the coarsest that the script itself computes in
-        self._exact: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by address: weights and their own values
+        self.own_precision: Precision = "fp32"  # the coarsest precision that the script itself uses
+        self._exact: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by address: weights, and their exact values
         self._operators: Any = _OperatorNoise(self._moved)
 
     def install(self, patches: Patches) -> None:
-        """Must be called before the fingerprint recorder is installed, which reads the weights after this hook has
-        restored them."""
+        """Must be called before the fingerprint recorder is installed. The recorder must read the weights after this
+        hook has restored them."""
         for name in ("backward", "grad"):
             patches.around(
                 torch.autograd, name, f"rounding_noise.{name}", self._begin_pass, self._end_pass, self._abandon_pass
@@ -80,8 +82,8 @@ class RoundingNoise:
     # --- weights --------------------------------------------------------------------------------------------------
 
     def _move_weights(self, module: torch.nn.Module) -> None:
-        """Moves the weights until the next update. `data` leaves the version counters alone, so that backward accepts
-        the weights."""
+        """Adds noise to the weights until the next update. Changing `data` does not advance the version counters, so
+        the backward pass accepts the weights."""
         for parameter in module.parameters():
             weights = parameter.data
             if weights.data_ptr() in self._exact or not weights.is_floating_point() or not weights.numel():
@@ -104,7 +106,8 @@ class RoundingNoise:
         return (args[0], self._restored_after(closure), *args[2:]), kwargs
 
     def _restored_after(self, closure: Callable[..., Any]) -> Callable[..., Any]:
-        """The closure runs the model, and the optimizer updates the weights after it."""
+        """Returns a closure that restores the weights at its end. The closure runs the model, and the optimizer then
+        updates the weights."""
 
         def evaluate(*args: Any, **kwargs: Any) -> Any:
             result = closure(*args, **kwargs)
@@ -116,7 +119,7 @@ class RoundingNoise:
     # --- noise ----------------------------------------------------------------------------------------------------
 
     def _moved(self, values: torch.Tensor) -> torch.Tensor:
-        """The values with noise."""
+        """Returns the values with noise."""
         with torch.no_grad():
             wide = values if values.dtype == torch.float64 else values.float()
             roundoff = self._roundoff(values.dtype)
@@ -124,24 +127,25 @@ class RoundingNoise:
                 return self._rounded(wide).to(values.dtype)
             noise = self._uniform(wide.numel(), wide.device).view(wide.shape).to(wide.dtype)
             moved = wide + wide * (noise * roundoff)
-            return torch.where(torch.isfinite(wide), moved, wide).to(values.dtype)  # a mask of -inf stays one
+            return torch.where(torch.isfinite(wide), moved, wide).to(values.dtype)  # keeps the infinite values of masks
 
     def _roundoff(self, dtype: torch.dtype) -> float:
-        """A tensor is rounded to its own type too, which may be shorter than the precision."""
+        """Returns the roundoff of the precision or that of the tensor's type, if that is larger. For fp32 it is always
+        that of the type."""
         own, short = _OF_DTYPE.get(dtype, 0.0), _SHORT.get(dtype)
         if short is not None and ROUNDOFF[short] > ROUNDOFF[self.own_precision]:
             self.own_precision = short
         return own if self._precision == "fp32" else max(own, ROUNDOFF[self._precision])
 
     def _rounded(self, values: torch.Tensor) -> torch.Tensor:
-        """Rounds to the significand of the precision. The range stays that of fp32: losing small numbers, as fp16 does
-        without a loss scale, is a fault."""
+        """Rounds to the significand of the precision. The range stays that of fp32, because losing small numbers, as
+        fp16 does without loss scaling, is a fault."""
         cleared = _CLEARED_BITS[self._precision]
         bits = values.float().contiguous().view(torch.int32)
         return ((bits + (1 << (cleared - 1))) & -(1 << cleared)).view(torch.float32)
 
     def _uniform(self, numel: int, device: torch.device) -> torch.Tensor:
-        """Random numbers between -1 and 1."""
+        """Returns random numbers between -1 and 1."""
         if device not in self._pools:
             generator = torch.Generator().manual_seed(self._random.randrange(1 << 31))
             self._pools[device] = (2 * torch.rand(_POOL_NUMEL, generator=generator, device="cpu") - 1).to(device)
@@ -169,7 +173,7 @@ class _OperatorNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
         if schema.name.endswith("_backward"):
             return pytree.tree_map(self._noisy, result)
-        # What operators return beside their result are statistics, which every precision keeps in fp32.
+        # The further values that operators return are statistics. Every precision keeps them in fp32.
         return type(result)([self._noisy(result[0]), *result[1:]]) if result else result
 
     def _noisy(self, output: Any, alias: Any = None) -> Any:

@@ -1,5 +1,6 @@
 """Runs the script in this process for `run`, with or without a recipe. At the very end it prints one line on stderr,
-and one more line for each part of the recipe that could not be applied, or not everywhere. It adds nothing else."""
+and one more line for each part of the recipe that could not be applied everywhere. If the script ended because memory
+ran out, it also prints what the caller's `on_shortage` returns."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def run_watched(
     def leave(ending: Ending) -> None:
         run.take_away(patches)
         run.leave(ending)
-        error = sys.exc_info()[1]  # the exception keeps everything alive that filled the memory
+        error = sys.exc_info()[1]  # through its frames, the exception holds the objects that filled the memory
         if on_shortage is not None and error is not None and is_shortage(ending):
             with contextlib.suppress(Exception), given_air():
                 explained.extend(on_shortage(error))
@@ -68,7 +69,7 @@ def run_watched(
 
 
 def last_words(run: ScriptRun, base_step_ms: float | None, hint: str = "") -> Iterator[str]:
-    """The lines to print when the script has ended."""
+    """Yields the lines to print when the script has ended."""
     is_training = run.step_counter is not None and run.step_counter.total_steps > 0
     told = [words for speak in run.context.last_words if (words := speak())] if run.context is not None else []
     happened = "".join(f"; {words}" for words in told)
@@ -86,7 +87,7 @@ def is_shortage(ending: Ending) -> bool:
 
 
 def _saved(run: ScriptRun, base_step_ms: float | None) -> str:
-    """Compares the step time with the base that `tune` measured on this machine at another time."""
+    """Returns a comparison of the step time with that of the base, which `tune` measured at another time."""
     step_counter = run.step_counter
     step_s = step_counter.step_s() if step_counter is not None else None
     if step_counter is None or step_s is None or not base_step_ms:

@@ -32,7 +32,7 @@ class Seeding:
         import_hooks.when_imported("torch", self._seed_torch)
 
     def _moved(self, seed: Any) -> Any:
-        """The seed to use instead of the one that the script passed."""
+        """Returns the seed to use instead of the one that the script passed."""
         if seed is None:
             return self._seed
         if isinstance(seed, int) or type(seed).__module__ == "numpy":
@@ -89,7 +89,8 @@ class Seeding:
 
 
 def _shifted_generator(original: Any, moved: Callable[[Any], Any]) -> Any:
-    """A subclass that passes isinstance checks for the original: torch.Generator itself cannot be patched."""
+    """Returns a subclass, because torch.Generator itself cannot be patched. Instances of torch.Generator count as
+    instances of the subclass."""
 
     class GeneratorMeta(type(original)):  # type: ignore[misc]
         def __instancecheck__(cls, instance: Any) -> bool:

@@ -1,6 +1,6 @@
 """Summarises tensors in a few numbers. The difference of two sketches is the sketch of the difference. Two fingerprints
-differ if a single bit of the tensors differs. This module uses its own random generators and does not advance the
-script's, and its tensors do not follow the script's `torch.set_default_device`."""
+differ if a single element of the tensors differs. This module uses its own random generators and does not advance the
+script's. The script's `torch.set_default_device` does not affect the tensors of this module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from slipstream.records import Sketch
 
 EXACT = 256  # tensors of up to this many elements are stored completely
-# A prime, so that the rows and columns of a weight, whose lengths are mostly powers of two, spread over all buckets
+# A prime number. Rows and columns of a weight mostly have powers of two as their lengths. With a prime number of
+# buckets, they spread over all buckets.
 _NUM_BUCKETS = 251
 _ROWS = 4096
 _SEED = 314159
@@ -26,14 +27,14 @@ def _signs(device: str) -> torch.Tensor:
 
 @lru_cache(maxsize=256)
 def _column_signs(chunk: int, device: str) -> torch.Tensor:
-    """Different signs for every chunk, so that equal chunks do not simply add up."""
+    """Returns different signs for every chunk, so that equal chunks do not add up."""
     generator = torch.Generator().manual_seed(_SEED + 1 + chunk)
     bits = torch.randint(0, 2, (_NUM_BUCKETS,), generator=generator, device="cpu")
     return (2 * bits - 1).to(torch.float64).to(device)
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements in index order, whatever the memory format, on a device that supports float64."""
+    """Returns the elements in index order, whatever the memory format, on a device that supports float64."""
     tensor = tensor.detach()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
@@ -77,20 +78,22 @@ def sketch(name: str, tensor: torch.Tensor) -> Sketch:
         return Sketch(name, num_elements, norm, buckets.tolist(), num_bad, int(num_finite - num_nonzero))
 
 
-# Eight bytes are read as two halves: multiplying by an odd weight modulo 2^64 maps the highest bit of 64 onto itself.
+# Elements of eight bytes are read as two halves. Multiplying by an odd weight modulo 2^64 maps the highest of 64 bits
+# onto itself. So two elements whose signs changed would cancel if they were read whole.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 _PIECE = 1 << 20
 
 
 @lru_cache(maxsize=4)
 def _weights(device: str) -> torch.Tensor:
-    """Random weights. They are odd, so that a change of a single element never vanishes modulo 2^64."""
+    """Returns random weights. They are odd, so that a change of a single element never vanishes modulo 2^64."""
     generator = torch.Generator().manual_seed(_SEED)
     return (torch.randint(-(2**62), 2**62, (_PIECE,), generator=generator, device="cpu") * 2 + 1).to(device)
 
 
 def fingerprint(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Weighted sums over the tensor's bits. They stay on its device, so that the caller can read many at once."""
+    """Returns weighted sums over the tensor's bits. The sums stay on the tensor's device, so that the caller can read
+    many of them at once."""
     with torch.no_grad():
         flat = _flat(tensor)
         bits = flat.contiguous().view(_INTEGERS[flat.element_size()])

@@ -19,37 +19,37 @@ if TYPE_CHECKING:
 
 
 class TimedTrial:
-    """What the baton needs from the rest of the trial. A subclass overrides what the trial has."""
+    """The methods that the baton calls. In this class they do nothing. A subclass overrides them."""
 
     def count_samples(self) -> int:
-        """The samples that were trained on so far."""
+        """Returns the number of samples that were trained on so far."""
         return 0
 
     def synchronise(self) -> None:
         """Waits until the queued work of the step is done."""
 
     def aside_ns(self) -> int:
-        """The time spent in slipstream's own code so far."""
+        """Returns the time spent so far on recording, and on work that a training does only once."""
         return 0
 
     def recording_ns(self) -> int:
-        """The part of `aside_ns` in which the trial recorded its numbers."""
+        """Returns the part of `aside_ns` that was spent on recording."""
         return 0
 
     def before_joining(self) -> None:
-        """Is called at the first tick, before the backend is told."""
+        """Is called at the first tick, before the trial connects to the backend."""
 
     def after_warm_up(self) -> None:
         """Is called when the warm-up has ended."""
 
     def report(self, num_ticks: int) -> Report:
-        """What the trial tells the backend when it is asked, after this number of ticks."""
+        """Returns the report for the backend after this number of ticks."""
         return Report()
 
 
 class FingerprintedTrial(TimedTrial):
-    """A trial with everything that a race records. `timing` holds patches that are removed after the warm-up, and
-    `limit` is that of a memory fit, `noise` that of a rounding control."""
+    """A trial with everything that a race records. `timing` holds patches that are removed after the warm-up. `limit`
+    is given in a memory fit, and `noise` in a rounding control."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ def test_an_excerpt_without_a_step_is_none(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     excerpt = ProfileExcerpt(str(path), HostClock())
     assert excerpt.start()
-    assert excerpt.stop(0) is None and "a longer --seconds" in excerpt.reason and not path.exists()
+    assert excerpt.stop(0) is None and "more time with --seconds" in excerpt.reason and not path.exists()
 
 
 def test_excerpt_gives_way_to_the_profiler_of_the_script(tmp_path: Path) -> None:

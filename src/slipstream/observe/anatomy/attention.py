@@ -19,7 +19,7 @@ from slipstream.records import Attention, Site
 from slipstream.seams.user_code import is_user_code, make_site
 
 _PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::mm")
-_WRAPPERS = ("aten::matmul", "aten::einsum", "aten::tensordot", "aten::inner")  # call a product but are not one
+_WRAPPERS = ("aten::matmul", "aten::einsum", "aten::tensordot", "aten::inner")  # operators that call a product
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
 _PRODUCT_CALLS = ("matmul", "bmm", "baddbmm", "einsum", "mm", "dot_product")
 

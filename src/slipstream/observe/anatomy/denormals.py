@@ -40,8 +40,8 @@ def share_of_denormals(samples: list[torch.Tensor]) -> float | None:
 
 
 def _is_observed() -> bool:
-    """Whether a dispatch mode, a functorch transform or a graph capture is active. It would see our operators and might
-    record them."""
+    """Whether a dispatch mode, a functorch transform or a graph capture is active. Each of these would see our
+    operators and might record them."""
     if torch._C._len_torch_dispatch_stack() > 0:
         return True
     if torch._C._functorch.peek_interpreter_stack() is not None:

@@ -1,5 +1,5 @@
-"""Computes the anatomy from a trace: sums by kind of operator, by operator and by module, and the
-sizes that the hardware handles badly. A pure function of the nodes and modules."""
+"""Computes the anatomy from a trace: sums by kind of operator, by operator and by module, and the sizes that the
+hardware handles badly. The result depends only on the nodes and modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slipstream.records import Anatomy, Misalignment, ModuleShare, Operator
 
 MAX_OPERATORS = 20
 MAX_MODULES = 30
-TILE = 8  # a dimension that is a multiple of it fills the last tile of a matrix unit
+TILE = 8  # a dimension that is a multiple of this number fills the last tile of a matrix unit
 VOCABULARY_TILE = 64
 VOCABULARY_LEAST = 1000
 

@@ -1,6 +1,6 @@
 """Hooks on modules and optimizers for the one observed step. They add named ranges for the profiler, and store the
 model's integer inputs and small samples of activations and gradients. They change no value and draw no random number.
-All of them are removed afterwards."""
+All hooks are removed afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slipstream.observe.anatomy.padding import Inputs, note_embedding, note_inpu
 from slipstream.observe.anatomy.trace import MODULE, OWN
 
 MAX_CALLS = 20_000  # module calls in one step; a step with more is not dissected
-MAX_SAMPLES = 150  # of activations, and as many of gradients
+MAX_SAMPLES = 150  # maximum number of samples of activations, and of samples of gradients
 
 
 class StepHooks:

@@ -30,7 +30,7 @@ class ModuleEntry:
 
 def list_modules(models: list[nn.Module]) -> list[ModuleEntry]:
     """Returns every module once, parents before children. If several models train, each path begins with the class of
-    its model. So do the paths inside a loss module, because a loss is a module but is not called the model."""
+    its model. Paths inside a loss module begin with the class of the loss module, because it is not the model."""
     entries: list[ModuleEntry] = []
     seen: set[int] = set()
     roots = _drop_inner(models)

@@ -88,8 +88,8 @@ class Probe:
         samples = self._hooks.activations + self._hooks.gradients + self._sample_parameters()
         denormal_share = share_of_denormals(samples)
         anatomy = dissect(build_trace(self._events), self._entries, step_ms, padding_share, denormal_share)
-        # An interrupted step may contain only what the end of an epoch computes, such as a mean of the losses. That
-        # shows nothing of the model.
+        # An interrupted step may contain only what the end of an epoch computes, such as a mean of the losses. Such a
+        # step shows nothing about the model.
         trains = anatomy.modules or anatomy.optimizer_ms or (is_whole and anatomy.num_operators)
         if not trains:
             self.reason = "an epoch began in the observed step before the model was called"

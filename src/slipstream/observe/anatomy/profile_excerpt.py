@@ -41,9 +41,7 @@ class ProfileExcerpt:
     def stop(self, num_steps: int) -> TorchProfile | None:
         self._profile.end()
         if not self.reason and not num_steps:
-            self.reason = (
-                "the trial ended before a step ran under the profiler; give it more time with a longer --seconds"
-            )
+            self.reason = "the trial ended before a step ran under the profiler; give it more time with --seconds"
         if self.reason or self._profile.results is None:
             return None
         self._profile.results.save(self._path)

@@ -14,14 +14,14 @@ from torch.autograd import profiler
 IN_USE = "the script itself uses torch's profiler, and only one can run at a time"
 STARTED = "the script started torch's profiler during the step"
 _LEVEL = "KINETO_LOG_LEVEL"
-_SILENT = "9"  # above every level that it uses
+_SILENT = "9"  # above every level that the profiler uses
 
 
 class QuietProfile:
     """Profiles from `start` to `end`; afterwards `results` holds kineto's results. An instance can be used once. A
-    whole step must run between an `end` and the next `start`. The reason: steps end inside a range that torch opens
-    around every update, and a range that is opened under one profiler and closed under the next writes into memory that
-    was freed with the first."""
+    whole step must run between an `end` and the next `start`, because a step ends inside a range that torch opens
+    around every update. A range that is opened under one profiler and closed under the next one writes into memory that
+    was freed with the first profiler."""
 
     def __init__(self, device: str | None, **options: Any) -> None:
         self.results: Any = None
@@ -43,8 +43,8 @@ class QuietProfile:
                 os.environ[_LEVEL] = level
 
     def give_way(self, abandon: Callable[[str], None]) -> None:
-        """Calls `abandon` when the script starts a profiler. It must end ours, because the script's profiler would
-        raise otherwise."""
+        """Calls `abandon` when the script starts a profiler. `abandon` must end our profiler. Otherwise the script's
+        profiler raises an exception."""
         prepare: Any = profiler.profile._prepare_trace
 
         def abandon_first(other: Any) -> Any:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-MODULE = "slipstream::module::"  # opened by our hooks around a module's forward; its index follows
+MODULE = "slipstream::module::"  # range that our hooks open around a module's forward; the module's index follows
 OWN = "slipstream::own"  # work of this package inside the step: excluded from the results
 INPUT = "enumerate(DataLoader)"
 OPTIMIZER = "Optimizer.step#"
@@ -29,7 +29,7 @@ class Node:
         self.event = event
         self.sequence = -1
         self.forward_thread = 0
-        self.device_ns = 0  # kernels that this node itself launched
+        self.device_ns = 0  # time of the kernels that this node itself launched
         self.num_kernels = 0
         self.children: list[Node] = []
         self.self_ns = 0
@@ -50,7 +50,7 @@ class Node:
         return self.event.concrete_inputs() if self.event is not None else []
 
     def walk(self) -> Iterator[Node]:
-        # Not recursive: a graph can be deeper than Python's stack.
+        # This is a loop and not a recursion, because a graph can be deeper than Python's stack.
         stack = [self]
         while stack:
             node = stack.pop()

@@ -36,13 +36,13 @@ class ScheduledSurvey(Protocol):
     """What a schedule needs to know of the script, and what it runs besides steps. See `observe.survey`."""
 
     def has_optimizer(self) -> bool:
-        """Whether the script has made an optimizer, stepped or not."""
+        """Whether the script has made an optimizer, even one that has not stepped yet."""
         ...
 
     def at_first_step(self) -> None: ...
 
     def at_block(self) -> None:
-        """Is called at the end of a block with the script as it is."""
+        """Is called at the end of a block in which the script ran as it is."""
         ...
 
     def at_end(self) -> None: ...
@@ -77,7 +77,7 @@ class Schedule(ABC):
         self._steps_in_state = 0
         self._state_ns = self._clock.now_ns()
         self._first_ns = 0  # when the first step ended; start-up does not count
-        self._waiting_ns = 0  # since when a model is called without a backward pass
+        self._waiting_ns = 0  # time since when a model is called without a backward pass
         self._last_step_ns = 0
         self._recent_ns: deque[int] = deque(maxlen=8)
         self._blocks = Blocks(recorder.queue, self._clock, survey.at_block)
@@ -121,7 +121,7 @@ class Schedule(ABC):
         return True
 
     def _share(self) -> float:
-        """The approximate share of the trial that has passed, by its state."""
+        """Returns the approximate share of the trial that has passed, by its state."""
         return _SHARES.get(self._state, 1.0)
 
     # --- called by the recorder -------------------------------------------------------------------------------------
@@ -192,6 +192,6 @@ class Schedule(ABC):
             self._blocks.begin(block)
 
     def _step_ns(self) -> int:
-        """The duration of a recent step."""
+        """Returns the median duration of recent steps."""
         recent = sorted(self._recent_ns)
         return max(1, recent[len(recent) // 2]) if recent else 10**9

@@ -14,7 +14,7 @@ from slipstream.seams.patching import Substitute
 _ROUNDS = 2
 _EXCERPT_STEPS = 3
 _ROUND_STEPS = 5  # minimum to settle and to watch
-_LAST_STEPS = 2  # needed to dissect one
+_LAST_STEPS = 2  # number of steps that are needed to dissect one
 _BLOCK_OF_STATE: dict[str, BlockKind] = {"warmup": "warmup", "settle": "warmup", "watch": "watch"}
 
 
@@ -79,7 +79,7 @@ class CheckSchedule(Schedule):
             self._round += 1
             self._enter("watch", "watch")
         elif state == "watch" and self._recorder.steps.learnt_from and self._has_time(LEAST_BATCHES, MOST_DRAINING):
-            self._replay.begin(self._replay_batches())  # computed while steps still have their real length
+            self._replay.begin(self._replay_batches())  # the number is computed while steps have their real length
             self._enter("replay", None)
         elif state in ("replay", "watch") and self._round < _ROUNDS and self._has_time(_ROUND_STEPS):
             self._enter("settle", "warmup")

@@ -12,7 +12,7 @@ from slipstream.records import BlockKind
 from slipstream.seams.patching import Substitute
 
 LEAST_BATCHES = 5
-MOST_DRAINING = 0.15  # of the trial's time
+MOST_DRAINING = 0.15  # maximum share of the trial's time
 
 
 class Replay:
@@ -32,7 +32,7 @@ class Replay:
         self._recorder.shortcut.is_supplying = True
 
     def end(self) -> None:
-        """Drains no more. What is owed is still handed out."""
+        """Stops draining. Batches that are still owed to the script are handed out."""
         self._is_on = False
 
     @property

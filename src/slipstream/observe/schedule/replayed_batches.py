@@ -1,6 +1,6 @@
 """Measures ceilings in the script's own loop. First the loader is drained: real batches are taken in a tight loop,
-without computation. Then copies of stored batches are handed out, without data loading. As many batches are handed out
-as were drained, so the script runs neither more nor fewer iterations."""
+without computation. Then copies of stored batches are handed out, without data loading. For every drained batch one
+copy is handed out, so the number of the script's iterations does not change."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A timer's signal takes the sample in the script's own thread. A sampling thread would have to wait for the interpreter
 lock, and would find the script only where it releases the lock, never in its Python loops. A thread writes the
-collected counts. It also takes the samples where the script uses the timer's signal itself or trains outside the main
-thread."""
+collected counts. If the script uses the timer's signal itself or trains outside the main thread, this thread also takes
+the samples."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class StackSampler:
     def _run(self) -> None:
         try:
             self._sample_until_stopped()
-        except Exception as fault:  # the trial can do without the sampler
+        except Exception as fault:  # the trial continues without the sampler
             self._recorder.note(f"the stack sampler stopped: {type(fault).__name__}: {fault}")
 
     def _sample_until_stopped(self) -> None:

@@ -1,6 +1,6 @@
 """Finds loops in the user's source that handle tensors one by one, either to read their values or to update parameters.
 A stack sample contains only its own expression (`zip(preds, labels)`, `vhat / bias`); the loop around it shows the
-purpose. A loop counts only if its source text proves what it does."""
+purpose. A loop counts only if its source text shows what it does."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from slipstream.records import Stage
 
 # (part of the file's path, function or "" for any, stage), in order of precedence. Matched from the leaf outwards.
-# Without a stage, the frames around decide: an image is encoded for a log, for a file, or by an augmentation.
+# If the stage is None, the surrounding frames decide. For example, an image may be encoded for a log or for a file.
 _FRAMES: tuple[tuple[str, str, Stage | None], ...] = (
     ("/multiprocessing/connection.py", "wait", "wait"),
     ("/multiprocessing/connection.py", "_poll", "wait"),
@@ -108,7 +108,7 @@ _CALLEES: tuple[tuple[re.Pattern[str], Stage], ...] = (
 )
 # A logarithm and not a log message: a function of a mathematics library, or a method without arguments
 _LOGARITHM = re.compile(r"\b(c?math|np|numpy|torch)\.log$")
-# By file and name, because hashing a code object hashes its whole contents, at every sample
+# The key is file and name. Hashing a code object at every sample would be slow, because it hashes the whole contents.
 _frame_stages: dict[tuple[str, str], Stage | None] = {}
 
 
