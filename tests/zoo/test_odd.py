@@ -156,7 +156,7 @@ def test_rollouts_between_the_updates(check: Check, tmp_path: Path) -> None:
     seen = rollouts(session)
     assert seen is not None and seen.share > 0.15
     assert seen.updates == pytest.approx(8, abs=0.5) and seen.num_calls == pytest.approx(48, abs=1)
-    assert "rollouts, in which nothing is trained" in checked["verdict"]
+    assert "Rollouts, in which nothing is trained" in checked["verdict"]
     (note,) = [note for note in checked["notes"] if "rollouts" in note]
     assert "odd_rollout.py:" in note
 
