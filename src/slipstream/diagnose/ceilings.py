@@ -1,7 +1,8 @@
-"""Ceilings: the step time if one resource were free. They are times of a step with the usual number of batches.
+"""Ceilings: the step time if one resource were free, for a step with the usual number of batches.
 
-The resources are data (measured in blocks that replay kept batches), compute (measured while the loader is drained),
-and perfect sharing of the cores.
+`compute` is the step with free data. It is measured in the blocks of kind `kept`, which replay stored batches. `input`
+is the step with free compute. It is measured while the loader is drained. `shared` is the CPU time of both sides,
+divided by the cores.
 """
 
 from __future__ import annotations
@@ -97,14 +98,14 @@ def _input_cpu_ms(session: Session, loader: Loader | None) -> float | None:
 
 
 def _compute_cpu_ms(session: Session, compute_ms: float | None) -> float | None:
-    """CPU time of the trial's process over blocks with replayed batches, where input costs nothing."""
+    """CPU milliseconds of a step with free data, from the CPU time of the trial's process in blocks of kind `kept`."""
     if compute_ms is None:
         return None
     blocks = [block for block in blocks_of(session, ("kept",)) if block.cpu_ns > 0 and _is_mostly_free(session, block)]
     elapsed_ns = sum(block.end_ns - block.start_ns for block in blocks)
     if elapsed_ns > 0:
         return compute_ms * sum(block.cpu_ns for block in blocks) / elapsed_ns
-    # The CPU time was not measured. All threads busy all the time is the upper bound, which predicts the smallest gain.
+    # The CPU time was not measured. The upper bound is that all threads are always busy. It predicts the smallest gain.
     facts, usable = session.environment.torch, max(1.0, session.environment.num_usable)
     return compute_ms * (min(facts.num_threads, usable) if facts and is_on_cpu(session) else 1.0)
 

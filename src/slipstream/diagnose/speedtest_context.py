@@ -1,7 +1,7 @@
 """Compares what `slipstream machine` measured on this computer with what a check observed.
 
-Each function returns a sentence that distinguishes the machine's limit from the script's. It returns "" if there is no
-test of this machine, or if the two measurements cannot be compared.
+Each function named `about_` returns a sentence that distinguishes a limit of the machine from a limit of the script. It
+returns "" if there is no speed test of this machine, or if the two measurements cannot be compared.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from slipstream.numbers import in_bytes, in_ms
 from slipstream.records import Session, Summary
 
 SOURCE = "(slipstream machine)"
-ALIKE = 1.5  # two measurements within this ratio count as equal
+ALIKE = 1.5  # Two measurements within this ratio count as equal.
 MUCH = 3.0
-PICTURE = "a photograph of 500 x 375"  # the picture that the test decodes
-FILE_BYTES = 110_000  # size of the test's small files
+PICTURE = "a photograph of 500 x 375"  # The picture that the speed test decodes
+FILE_BYTES = 110_000  # Size of the speed test's small files
 
 
 def reading_of(session: Session, name: str, device: str = "cpu") -> float | None:
     """The speed test's reading; None if it cannot be used.
 
-    A reading is not used if it was not measured, comes from another machine, or if the test or the check began while
-    the machine was busy.
+    It cannot be used if it was not measured, if it comes from another machine, or if the speed test or the check began
+    while the machine was busy.
     """
     test, here = session.speedtest, session.environment
     if test is None:
@@ -41,7 +41,7 @@ def sample_ms(summary: Summary, step_ms: float) -> float | None:
 
 
 def about_decoding(session: Session, image_ms: float | None) -> str:
-    """For images that Pillow decodes, because Pillow also decodes the test's picture."""
+    """Compares the time to decode one image with the speed test's picture. Pillow must decode both."""
     rate = reading_of(session, "decode")
     if rate is None or not image_ms:
         return ""
@@ -54,7 +54,7 @@ def about_decoding(session: Session, image_ms: float | None) -> str:
 
 
 def about_reading(session: Session, read_ms: float | None) -> str:
-    """The time to read one sample, compared with a small file that is not in memory."""
+    """Compares the time to read one sample with the time to read a small file that is not in memory."""
     rate, test = reading_of(session, "disk_files"), session.speedtest
     if rate is None or test is None or not read_ms:
         return ""
@@ -69,7 +69,7 @@ def about_reading(session: Session, read_ms: float | None) -> str:
 
 
 def about_handing_over(session: Session, batch_bytes: int, spent_ms: float) -> str:
-    """The time that a worker needs to pass on one batch of tensors."""
+    """Compares the time that a worker needs to pass on one batch of tensors with that of the speed test."""
     rate = reading_of(session, "hand_over")
     if rate is None or not batch_bytes or spent_ms <= 0:
         return ""
@@ -88,7 +88,7 @@ def about_starting(session: Session, start_ms: float, num_workers: int) -> str:
 
 
 def precision_ratio(session: Session, unit: str, device: str) -> float | None:
-    """How many times as fast as in fp32 this machine multiplies in this precision."""
+    """The speed of this machine's multiplications in this precision, divided by their speed in fp32."""
     full, other = (reading_of(session, f"multiply_{name}", device.partition(":")[0]) for name in ("fp32", unit))
     return other / full if full and other else None
 

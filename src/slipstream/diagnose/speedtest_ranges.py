@@ -1,7 +1,7 @@
-"""Compares a speed test with the usual range for such hardware, and explains readings outside of it.
+"""Compares the readings of a speed test with the usual ranges for the hardware, and explains slow readings.
 
-The ranges are wide on purpose. A reading outside its range has a cause worth looking for. A reading inside its range
-means nothing.
+The ranges are wide on purpose. A reading on the slow side of its range has a cause that is worth looking for. A reading
+inside its range does not show that the machine is fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DISKS = {
 }
 _ANY_DISK = (80.0, 8000.0, "the range of all disks; the kind of this one is unknown")
 _SMALL_FILES = {"ssd": 1000.0, "hdd": 50.0, "network": 100.0}
-# GFLOP/s of one core in fp32: vector width x 2 (multiply, add) x units x clock. Half of it is lost in practice.
+# GFLOP/s of one core in fp32. The peak is vector width x 2 (multiply, add) x units x clock; about half is reached.
 _PER_CORE = {"AVX2": (20.0, 150.0), "AVX512": (30.0, 300.0)}
 _ANY_CORE = (4.0, 150.0)
 
@@ -32,7 +32,7 @@ class UsualRange(msgspec.Struct, frozen=True):
     low: float | None
     high: float | None
     because: str
-    remark: str  # the text for a reading on the slow side; {value} stands for the reading
+    remark: str  # The text for a reading on the slow side of the range
 
 
 def judge_machine(test: SpeedTest) -> list[Judgement]:
@@ -146,7 +146,7 @@ def _of_device(reading: Reading) -> UsualRange | None:
 
 
 def _judge_precision(reading: Reading, test: SpeedTest) -> Judgement:
-    """Compared with fp32 on the same device, which is the most that mixed precision can gain."""
+    """Compares a reading with fp32 on the same device. Mixed precision cannot gain more than their ratio."""
     name = reading.name.removeprefix("multiply_")
     full = test.reading("multiply_fp32", reading.device)
     if full is None or full.value <= 0 or reading.value <= 0:
