@@ -23,7 +23,7 @@ class _NotKnownError(Exception):
 
 
 class Hoisted(NamedTuple):
-    """The rewrite of one variable: `all_x = whole` before the loop, and `x = all_x[rows]` with the moves in the line."""
+    """The rewrite of one variable: `all_x = whole` before the loop, and `x = all_x[rows]` with the moves in it."""
 
     name: str
     whole: str

@@ -1,4 +1,4 @@
-"""Detects memory that grows with every step. Growth of warm-up, caches and page-ins ends; a leak grows until the end."""
+"""Detects memory that grows with every step until the end. The growth of warm-up, caches and page-ins ends earlier."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _how_often(cost: ValidationCost) -> str:
 
 
 def _change(session: Session, site: Site | None, cost: ValidationCost, rarer: int) -> str:
-    """The change. If validation runs once an epoch, its line is in the loop over epochs, and the change counts epochs."""
+    """The change. It counts epochs if validation runs once an epoch, and then its line is in the loop over epochs."""
     steps = f"{rarer * cost.every_steps:.0f}"
     evaluations = [statement_on(session, one.site) for one in session.evaluations if one.after_step >= 0]
     is_alone = all(one is not None and one.only_evaluates for one in evaluations)

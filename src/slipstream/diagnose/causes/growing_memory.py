@@ -70,7 +70,7 @@ def _evidence(growth: GrowthTrend, leak: Leak | None) -> str:
 
 
 def _change(leak: Leak | None) -> str:
-    """The user's line, changed to keep a number. For larger tensors, it is changed to keep a tensor without its graph."""
+    """The user's line, changed to keep a number or, if the tensors are larger, a tensor without its graph."""
     text = leak.site.text if leak and leak.site else ""
     found = _KEPT.search(text)
     is_number = leak is None or leak.is_sum or leak.num_bytes <= _NUMBER_BYTES * leak.num_tensors

@@ -1,4 +1,4 @@
-"""Computes the typical step of a sequence: a median that is robust against a loader's bursts, its interval and phases."""
+"""Computes the typical step: a median that is robust against a loader's bursts, with its interval and its phases."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def consecutive_groups(steps: Sequence[Step], size: int) -> list[list[Step]]:
 
 
 def foreign_cores_during(session: Session, steps: Sequence[Step]) -> float:
-    """The cores that other programs used during these steps, on average over their time; 0 if they were not measured."""
+    """The cores that other programs used during these steps, on average over their time; 0 if this was not measured."""
     seen = [(foreign_cores(session, step.start_ns, step.end_ns), step.step_ms) for step in steps]
     total_ms = sum(ms for cores, ms in seen if cores is not None)
     return sum(cores * ms for cores, ms in seen if cores is not None) / total_ms if total_ms else 0.0
