@@ -115,7 +115,7 @@ def made_optimizer(device: str = "cpu", **facts: Any) -> Optimizer:
 
 
 def made_anatomy(operators: Mapping[str, tuple[int, float]], **facts: Any) -> Anatomy:
-    """An anatomy with these operators. The values are the number of calls and the milliseconds of all calls together."""
+    """An anatomy with these operators. The values are the number of calls and the milliseconds of all of them."""
     listed = [
         Operator(name, "contraction" if "mm" in name or "conv" in name else "elementwise", count, total, total)
         for name, (count, total) in operators.items()
