@@ -47,10 +47,11 @@ def about_decoding(session: Session, image_ms: float | None) -> str:
         return ""
     known_ms = 1000.0 / rate
     times = image_ms / known_ms
-    fact = f"An image takes {in_ms(image_ms)} to decode, {PICTURE} {in_ms(known_ms)} on a core of this machine {SOURCE}"
+    known = f"{PICTURE} takes {in_ms(known_ms)} on a core of this machine {SOURCE}"
+    fact = f"An image takes {in_ms(image_ms)} to decode, and {known}"
     if times > ALIKE:
-        return f"{fact}: as much as {times:.1f} of those, so smaller files would cost less."
-    return f"{fact}: the decoder is as fast as it gets here." if times > 1 / ALIKE else ""
+        return f"{fact}: {times:.1f} times as long, so smaller images would cost less."
+    return f"{fact}: decoding is as fast as it can be here." if times > 1 / ALIKE else ""
 
 
 def about_reading(session: Session, read_ms: float | None) -> str:
@@ -76,7 +77,7 @@ def about_handing_over(session: Session, batch_bytes: int, spent_ms: float) -> s
     known_ms = batch_bytes / rate / 1000.0  # bytes over MB/s, in ms
     fact = f"At the {rate:,.0f} MB/s that one worker hands over here {SOURCE} a batch of {in_bytes(batch_bytes)} takes"
     if spent_ms > ALIKE * known_ms:
-        return f"{fact} {in_ms(known_ms)}, and yours {in_ms(spent_ms)}: the packing costs more than the bytes."
+        return f"{fact} {in_ms(known_ms)}, and yours takes {in_ms(spent_ms)}: packing takes longer than copying."
     return f"{fact} {in_ms(known_ms)}: only fewer bytes, or reused memory, make it faster."
 
 
@@ -98,4 +99,4 @@ def about_copying(session: Session, device: str) -> str:
     pinned, pageable = (reading_of(session, name, kind) for name in ("copy_pinned", "copy_pageable"))
     if not pinned or not pageable:
         return ""
-    return f"This machine copies {pinned:.1f} GB/s from pinned memory and {pageable:.1f} from other {SOURCE}."
+    return f"This machine copies {pinned:.1f} GB/s from pinned memory and {pageable:.1f} from other memory {SOURCE}."

@@ -18,7 +18,7 @@ BUSY = (
 )
 _DISKS = {
     "ssd": (400.0, 8000.0, "SATA SSDs read 500 MB/s, NVMe drives several thousand"),
-    "hdd": (80.0, 300.0, "a spinning disk reads at the speed it turns"),
+    "hdd": (80.0, 300.0, "the rotation of a spinning disk limits its speed"),
     "network": (80.0, 3000.0, "a gigabit line carries 120 MB/s, ten of them 1,200"),
 }
 _ANY_DISK = (80.0, 8000.0, "the range of all disks; the kind of this one is unknown")
@@ -121,7 +121,7 @@ def _small_files(environment: Environment) -> UsualRange:
 def _scaling(environment: Environment) -> UsualRange:
     shares = environment.num_usable > environment.num_cores
     because = "two threads share a core" if shares else "cores of their own, and memory in common"
-    remark = "Cores slow each other down: what counts as a core here is half of one, or others use them too."
+    remark = "Cores slow each other down: two of them may share a physical core, or other programs use them."
     return UsualRange(0.45 if shares else 0.7, None, because, remark)
 
 

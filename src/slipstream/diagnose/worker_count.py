@@ -53,7 +53,9 @@ def worker_advice(session: Session, loader: Loader, workers: int) -> str:
     if loader.is_iterable and workers == 1:
         sentences.append("One worker reads the data as before; more would have to share it (get_worker_info).")
     elif loader.is_iterable:
-        sentences.append("An iterable dataset must share its data among workers (get_worker_info), or it repeats it.")
+        sentences.append(
+            "An iterable dataset must share its data among workers (get_worker_info), or each worker repeats the data."
+        )
     elif loader.num_workers == 0 and draws(session, loader) is not False:
         sentences.append("Random augmentations will draw other numbers than before.")
     return " ".join(sentences)

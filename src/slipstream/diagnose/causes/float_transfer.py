@@ -1,4 +1,4 @@
-"""Floats are copied to the device although the bytes that they were made from would be enough. Accelerators only."""
+"""Floats are copied to an accelerator although the bytes that they were made from would be enough."""
 
 from __future__ import annotations
 

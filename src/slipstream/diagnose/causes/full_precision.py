@@ -87,7 +87,7 @@ def _scope(session: Session, model: Model, unit: str) -> str:
     if not others and _COMPUTES_LOSS.search(model.site.text if model.site is not None else ""):
         return ""
     calls = f"the calls of the other models ({', '.join(places)}) and the losses" if others else "the loss"
-    sentence = f"Inside it as well: {calls}."
+    sentence = f"Run {calls} inside it as well."
     if is_on_accelerator(session) and any(one.class_name == "BCELoss" for one in session.models):
         sentence += " BCELoss raises an error there: use BCEWithLogitsLoss, without the sigmoid before it."
     return sentence

@@ -34,7 +34,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             cause="no_workers",
             title="The loader has no workers",
             evidence=f"Input takes {part_of_ms(path.wait_ms, summary.step_ms)} a step{kind}; "
-            f"the loader has no workers and this machine {usable}.",
+            f"the loader has no workers on a machine with {usable}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change=_change(session, path.loader, workers, is_short),
             site=path.loader.site,

@@ -1,6 +1,4 @@
-"""Batches are copied to the device from pageable memory, which is slow and cannot overlap with computation.
-Accelerators only.
-"""
+"""Batches are copied to CUDA devices from pageable memory. Such copies are slow and cannot overlap with computation."""
 
 from __future__ import annotations
 

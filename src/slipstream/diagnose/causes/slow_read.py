@@ -51,7 +51,7 @@ def reads(stack: StackCount) -> bool:
 
 
 def _waiting(path: InputPath) -> str:
-    return f", {in_percent(path.waits)} of it without any CPU" if path.waits > 0.3 else ""
+    return f", {in_percent(path.waits)} of it without using the CPU" if path.waits > 0.3 else ""
 
 
 def _disk(session: Session) -> str:

@@ -27,7 +27,7 @@ LOSS_SAVED = (
     0.9
 )
 IN_ONE_CALL = "act under torch.no_grad(), and call the model once for all states before the backward pass"
-NOT_WITH_STATE = "Not if the model draws random numbers, as dropout does: the second call draws others."
+NOT_WITH_STATE = "Do not do this if the model draws random numbers, as dropout does: a second call draws other numbers."
 RECURRENT = ("RNN", "LSTM", "GRU")
 RECURRENT_OPERATORS = ("aten::rnn_", "aten::lstm", "aten::gru")
 

@@ -50,7 +50,9 @@ def _find_unfused(session: Session, summary: Summary, updates: list[tuple[Optimi
         return []
     others = [place(one.site) for one, _ in timed[1:] if one.site and one.site != optimizer.site]
     takes = f"The {len(timed)} optimizers that could be fused take" if len(timed) > 1 else "The optimizer takes"
-    most = f"most of it this one with its {optimizer.num_tensors}" if len(timed) > 1 else f"for {optimizer.num_tensors}"
+    most = (
+        f"most of it in this one with its {optimizer.num_tensors}" if len(timed) > 1 else f"for {optimizer.num_tensors}"
+    )
     return [
         Finding(
             cause="unfused_optimizer",
@@ -59,7 +61,7 @@ def _find_unfused(session: Session, summary: Summary, updates: list[tuple[Optimi
             f"({in_percent(optimizer_ms / summary.step_ms)}){',' if len(timed) > 1 else ''} {most} tensors; {proof}.",
             predicted_gain=gain,
             change=_change(optimizer),
-            advice=f"The same for {' and '.join(dict.fromkeys(others))}." if others else "",
+            advice=f"Change {' and '.join(dict.fromkeys(others))} in the same way." if others else "",
             site=optimizer.site,
             techniques=["fused_optimizer"],
             settings={"fused": "True"},

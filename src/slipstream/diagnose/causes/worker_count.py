@@ -65,7 +65,7 @@ def _too_many(session: Session, summary: Summary, path: InputPath) -> list[Findi
         Finding(
             cause="worker_count",
             title=f"Too many workers: {path.loader.num_workers}",
-            evidence=f"Forward, backward, optimizer take {in_ms(beside_ms)} beside "
+            evidence=f"Forward, backward and optimizer take {in_ms(beside_ms)} beside "
             f"{plural(path.loader.num_workers, 'worker')} and {in_ms(alone_ms)} while they are idle, "
             f"on {plural(session.environment.num_usable, 'usable core')}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),

@@ -32,7 +32,7 @@ def _of_loader(session: Session, loader: Loader, container: LargeContainer) -> F
     return Finding(
         cause="worker_memory",
         title="Workers copy the dataset's Python objects",
-        evidence=f"A worker came to hold {in_bytes(growth)} more memory of its own over "
+        evidence=f"A worker's own memory grew by {in_bytes(growth)} over "
         f"{plural(num_batches, 'batch', 'es')} ({in_bytes(growth / num_batches)} a batch). "
         f"{container.name} of the dataset is a {container.kind} of "
         f"{container.num_objects:,} {container.element}: reading one writes its reference count, "

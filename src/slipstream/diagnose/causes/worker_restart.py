@@ -37,7 +37,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             site=path.loader.site,
             techniques=["persistent_workers"],
             advice=joined(
-                "Not if the dataset is changed between epochs: the workers keep the one they were started with.",
+                "Do not do this if the dataset changes between epochs: workers keep the one that they started with.",
                 _where(session),
                 about_starting(session, saved_ms, path.loader.num_workers),
             ),
