@@ -47,8 +47,10 @@ def about_decoding(session: Session, image_ms: float | None) -> str:
         return ""
     known_ms = 1000.0 / rate
     times = image_ms / known_ms
-    known = f"{PICTURE} takes {in_ms(known_ms)} on a core of this machine {SOURCE}"
-    fact = f"An image takes {in_ms(image_ms)} to decode, and {known}"
+    fact = (
+        f"An image takes {in_ms(image_ms)} to decode, and {PICTURE} takes {in_ms(known_ms)} "
+        f"on a core of this machine {SOURCE}"
+    )
     if times > ALIKE:
         return f"{fact}: {times:.1f} times as long, so smaller images would cost less."
     return f"{fact}: decoding is as fast as it can be here." if times > 1 / ALIKE else ""
