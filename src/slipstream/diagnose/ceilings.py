@@ -21,8 +21,8 @@ from slipstream.diagnose.steps.selection import (
 from slipstream.diagnose.steps.typical_step import typical_step
 from slipstream.records import Block, Ceilings, Loader, Session, Step
 
-FREE = 0.02  # share of a step; a step that waits no longer than this received a replayed batch
-# share of a block's time in steps with free data; below it, most of the block's CPU time belongs to other work
+FREE = 0.02  # Share of a step. A step that waits no longer than this share received a replayed batch.
+# Least share of a block's time in steps with free data. Below it, most of the block's CPU time belongs to other work.
 MOSTLY = 0.5
 
 
@@ -49,9 +49,9 @@ def find_ceilings(session: Session) -> Ceilings:
 
 
 def kept_steps(session: Session, block: Block, loader: Loader | None) -> list[Step]:
-    """The steps of a replay block that did not wait for data.
+    """The steps of a block of kind `kept` that did not wait for data.
 
-    The first steps are left out, because workers still fill their buffers then and use the cores.
+    The first steps are left out, because workers still fill their buffers during these steps and use the cores.
     """
     steps = alike(session, [step for step in session.steps if step.block == block.index])
     steps = [step for step in steps if step.phases.get("input", 0.0) <= FREE * step.step_ms] or steps

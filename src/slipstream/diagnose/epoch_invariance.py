@@ -18,7 +18,7 @@ TEXT = re.compile(r"tokeni[sz]|\bbpe\b|lemmati[sz]|\bstem(mer)?\b|sentencepiece|
 PARSING = re.compile(r"\b(u?json|orjson|yaml)\.(loads?|safe_load)\b|\bfromstring\b|\bunpackb\b")
 TEXT_LEAVES = ("transformers/tokenization", "tokenizers/", "sentencepiece/", "tiktoken/", "nltk/", "spacy/")
 PARSING_LEAVES = ("json/decoder.py:", "json/scanner.py:", "etree/ElementTree.py:")
-MOST = 0.5  # share of the stack samples that must be of one kind
+MOST = 0.5  # Share of the stack samples that must be of one kind
 
 
 def draws(session: Session, loader: Loader) -> bool | None:

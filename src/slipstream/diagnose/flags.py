@@ -91,7 +91,7 @@ def _is_in_use(session: Session, finding: Finding, setting: str, flag: Flag) -> 
         is_of_trainer = session.trainer is not None and re.sub(r"_", "", setting) == re.sub(r"_", "", flag.name)
         return is_of_trainer or (statement is not None and flag.name in re.findall(r"\w+", statement.guard))
     if re.search(rf"\b{setting}\s*=\s*(\d|True|False|None)", text):
-        return False  # the line has a value of its own
+        return False  # The line sets a value of its own.
     return flag.value in _values_in_use(session, setting)
 
 

@@ -23,7 +23,11 @@ class _NotKnownError(Exception):
 
 
 class Hoisted(NamedTuple):
-    """The rewrite of one variable: `all_x = whole` before the loop, and `x = all_x[rows]` with the moves in it."""
+    """The rewrite of one variable.
+
+    `all_x = whole` comes before the loop. In the line, `all_x[rows]` followed by the moves replaces the old value of
+    `x`.
+    """
 
     name: str
     whole: str

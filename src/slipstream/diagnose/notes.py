@@ -82,7 +82,7 @@ def _guessed_load(session: Session, summary: Summary) -> str:
 
 
 def load_note(summary: Summary) -> str:
-    """A sentence such as "Other programs used 1.2 cores during 9 of 40 steps: they are left out."; "" if none were."""
+    """A sentence such as "Other programs used 1.2 cores during 9 of 40 steps: they are left out."; else ""."""
     num_all = summary.num_disturbed + (summary.num_undisturbed or 0)
     if not summary.num_disturbed:
         return ""
@@ -100,7 +100,7 @@ def is_short_of_cores(session: Session, summary: Summary) -> bool:
 def _undecided_threads(session: Session) -> list[str]:
     """A note if torch does not use one thread per core, and the rehearsal with one thread per core was not faster.
 
-    It is called only if other programs used the cores.
+    This function is called only if other programs used the cores.
     """
     facts, cores, race = session.environment.torch, session.environment.num_cores, rehearsal_of(session, "threads")
     if facts is None or race is None or facts.num_threads == cores or race.low >= CLEARLY:

@@ -76,7 +76,7 @@ def about_handing_over(session: Session, batch_bytes: int, spent_ms: float) -> s
     rate = reading_of(session, "hand_over")
     if rate is None or not batch_bytes or spent_ms <= 0:
         return ""
-    known_ms = batch_bytes / rate / 1000.0  # bytes over MB/s, in ms
+    known_ms = batch_bytes / rate / 1000.0  # Bytes divided by MB/s, in ms
     fact = f"At the {rate:,.0f} MB/s that one worker hands over here {SOURCE} a batch of {in_bytes(batch_bytes)} takes"
     if spent_ms > ALIKE * known_ms:
         return f"{fact} {in_ms(known_ms)}, and yours takes {in_ms(spent_ms)}: packing takes longer than copying."

@@ -22,7 +22,7 @@ __all__ = [
 def group_means(values: Sequence[float], size: int) -> list[float]:
     """Means of consecutive groups of `size` values.
 
-    An incomplete last group is left out unless it is the only one, because it would cut off a part of a burst.
+    An incomplete last group is left out unless it is the only one, because it contains only a part of a burst.
     """
     full = len(values) // size * size
     if full == 0:
@@ -61,7 +61,7 @@ def _binomial_rank(count: int) -> int:
 
 
 def middle_half(ordered: Sequence[int]) -> list[int]:
-    """The middle half of an ordered sequence; not empty unless the sequence is."""
+    """The middle half of an ordered sequence; not empty unless the sequence is empty."""
     quarter = len(ordered) // 4
     return list(ordered[quarter : len(ordered) - quarter])
 

@@ -1,6 +1,6 @@
 """The summary of a step: typical length, phases, ceilings, the limiting resource, and how long the training will take.
 
-The limiting resource is "unknown" if the measurements do not decide it.
+The limiting resource is "unknown" only if the step took no time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def find_bound(
         return "cores"
     if wait_ms > max(busy_ms, other_ms):
         return "input"
-    # With workers, any wait shows that input is the slower side, however short the wait is.
+    # With workers, input is the slower side even if the wait is shorter than the computation.
     slower = (
         ceilings.input_ms is not None
         and ceilings.compute_ms is not None
@@ -70,7 +70,7 @@ def find_bound(
 
 
 def _cores_bind(step_ms: float, ceilings: Ceilings) -> bool:
-    """Whether the cores limit the step: its length fits the CPU time of input and compute together, not one alone."""
+    """Whether the cores limit the step: input and compute together explain its length, and neither alone does."""
     if ceilings.shared_ms is None or ceilings.compute_ms is None or ceilings.input_ms is None:
         return False
     alone_ms = max(ceilings.compute_ms, ceilings.input_ms)

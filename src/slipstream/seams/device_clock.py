@@ -114,9 +114,7 @@ class AcceleratorClock:
 
 
 def _num_passed(pending: deque[DeviceMark]) -> int:
-    """The number of marks that the device has passed. It is found by bisection, because a query of each mark takes
-    time.
-    """
+    """The number of marks that the device has passed, found by bisection, because every query takes time."""
     low, high = 0, len(pending)
     while low < high:
         # In most cases the device has passed all marks, so the last one is queried first.

@@ -56,7 +56,7 @@ class Patches:
         self.complain = complain
         self.process = os.getpid()  # The process that made the patches. Forked children only inherit them.
         self.callback_names: list[str] = []
-        self.leftovers: list[str] = []  # Attributes that other code has patched since. They are not restored.
+        self.leftovers: list[str] = []  # Attributes that other code patched later. They are not restored.
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
         """Sets an attribute until `close` is called."""

@@ -1,4 +1,4 @@
-"""Every step prints, logs, draws, writes or computes metrics for people to read."""
+"""Steps print, log, draw, write or compute metrics for people to read, in a large part of the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cuDNN uses its default algorithm for every convolution although shapes never change. This exists on CUDA only."""
+"""cuDNN uses its default algorithm for every convolution although shapes never change. Only CUDA has cuDNN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Combining samples into a batch takes longer than making the samples."""
+"""Combining samples into a batch takes a large part of the work on a batch."""
 
 from __future__ import annotations
 

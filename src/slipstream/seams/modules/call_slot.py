@@ -13,13 +13,13 @@ import torch
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-NAME = "_compiled_call_impl"  # Module.compile() stores the compiled call here
+NAME = "_compiled_call_impl"  # Module.compile() stores the compiled call in this attribute.
 
 
 class CallSlot(functools.partial[Any]):
-    """A callable whose copy is None. A module's own `__getstate__` may return all attributes. A copied module with this
-    callable would compute with the weights of the original. This class is a `partial` without arguments, because a
-    `partial` calls its function without an additional Python frame."""
+    """A callable whose copy is None. A module's own `__getstate__` may return all attributes. If this callable were
+    copied too, the copied module would compute with the weights of the original. This class is a `partial` without
+    arguments, because a `partial` calls its function without an additional Python frame."""
 
     __wrapped__: Any
 

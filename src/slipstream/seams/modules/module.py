@@ -61,7 +61,7 @@ class ModuleSeam:
         self.search()
 
     def observe_calls(self, listener: CallListener | None) -> None:
-        """Passes every later call of an outermost module to this listener only. With None, calls are passed to none."""
+        """Passes every later call of an outermost module to this listener only. With None, no listener gets them."""
         self.call_listener = listener
 
     def search(self) -> None:
@@ -191,7 +191,7 @@ class ModuleSeam:
         return is_outer
 
     def _after_compile(self, is_outer: bool, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if not is_outer:  # Module.compile calls torch.compile
+        if not is_outer:  # Module.compile calls torch.compile, and only the outer call counts.
             return
         self._is_compiling = False
         shield_from_dynamo(self._finder.function.__code__)
