@@ -94,7 +94,7 @@ environment.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--beside-pip", type=int, default=RUNS_BESIDE_PIP, help="how many of them")
+    parser.add_argument("--beside-pip", type=int, default=RUNS_BESIDE_PIP, help="number of runs beside `pip install`")
     options = parser.parse_args()
     head, rows = machine(), Rows("demo_runs")
     keys = [f"run {number}" for number in range(1, options.runs + 1)]

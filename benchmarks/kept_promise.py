@@ -180,7 +180,7 @@ missed only if it is farther away from every value of the total's interval.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=list(LENGTHS), action="append")
-    parser.add_argument("--budget", default="", help="the budget of tune; default: that of tune")
+    parser.add_argument("--budget", default="", help="the budget of tune; default: its own default")
     options = parser.parse_args()
     head, rows, names = machine(), Rows("kept_promise"), [workload.name for workload in GRID]
     with tempfile.TemporaryDirectory() as place, ended_by_signals():

@@ -1,8 +1,8 @@
 """Measures what slipstream costs at sizes far above the usual ones. Writes benchmarks/results/load.md.
 
-Four trainings (workloads/load.py) run under plain Python, `slipstream run` and `slipstream check`. They have 64
-workers, 20,000 parameter tensors, ten million samples, and a hundred thousand steps a second. Also a synthetic session
-of a million steps is saved, and commands read it.
+Four trainings (workloads/load.py) run under plain Python, `slipstream run` and `slipstream check`. The first has 64
+workers, the second 20,000 parameter tensors, the third ten million samples, and the fourth a hundred thousand steps a
+second. Also a synthetic session of a million steps is saved, and commands read it.
 
     python benchmarks/load.py [--seconds 20] [--steps 1000000] [--only workers,session]
 """

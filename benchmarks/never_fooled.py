@@ -80,7 +80,7 @@ class Place:
         )
 
 
-# If processes differ from each other by more than a small gain, a tuning has not enough time to find small gains.
+# If processes differ from each other by as much as a small gain, a tuning does not have the time to find small gains.
 LUCKY = Limits(most_fooled=0.05, least_small=0.0, least_large=0.80)
 PLACES = [
     Place("as recorded", "laps"),

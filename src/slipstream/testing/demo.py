@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("action", choices=("write", "stopwatch"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--images", type=int, default=640)
-    parser.add_argument("--epochs", type=int, default=10, help="of the trainings that the stopwatch times")
+    parser.add_argument("--epochs", type=int, default=10, help="epochs of the trainings that the stopwatch times")
     options = parser.parse_args()
     if importlib.util.find_spec("PIL") is None:
         print("slipstream: the demo makes and reads photographs with Pillow. Install it: pip install pillow")

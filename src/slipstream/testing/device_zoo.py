@@ -14,10 +14,10 @@ class DeviceCase:
     name: str
     bound: str
     phase: str  # The longest phase on the device
-    # The first finding has one of these causes. Empty: no finding predicts more than `gain`
+    # The first finding must have one of these causes. Empty: no finding may predict more than `gain`.
     causes: tuple[str, ...] = ()
     gain: float = 1.15  # The largest gain that a finding may predict if `causes` is empty
-    # The device waits longest for the host in one of these phases. Empty: the device is busy
+    # The device waits longest for the host in one of these phases. Empty: the device is busy.
     idle: tuple[str, ...] = ()
     copy_gb_per_s: float = 0.0  # Speed of copies to the simulated device; 0: as fast as the CPU copies
 

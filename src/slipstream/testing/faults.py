@@ -1,7 +1,7 @@
 """Breaks one of slipstream's callbacks on purpose, so that tests can check that the training continues without it.
 
-`python -m slipstream.testing.faults NAME train.py ARGS` runs the script under observation, with callback NAME broken.
-No command of slipstream uses this module.
+`python -m slipstream.testing.faults NAME train.py ARGS` runs the script as `slipstream run` does, with callback NAME
+broken. No command of slipstream uses this module.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Load = Callable[[float], float]  # Threads of other programs that compute at thi
 Pace = Callable[[float], float]  # Factor on all times at this second of the backend's clock
 
 NUM_CORES = 2  # Each trial uses all cores.
-_SLICE_S = 0.5  # Time between two looks at load and pace. It is half of the shortest burst of load.
+_SLICE_S = 0.5  # Interval at which load and pace are read. It is half of the shortest burst of load.
 
 
 class SimulatedBackend:

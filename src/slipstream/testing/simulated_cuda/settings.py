@@ -22,7 +22,7 @@ class Settings:
     slowdown: float = 1.0  # Time of a kernel, divided by the time that the CPU needs for it
     copy_gb_per_s: float = 0.0  # Speed of copies between host and device; 0: as fast as the CPU copies
     poison: bool = True  # Whether freed memory is overwritten, in the order of its stream
-    compute: bool = True  # Whether kernels compute. Without, only the host's time remains, which can then be measured.
+    compute: bool = True  # Whether kernels compute. If they do not, a measurement shows the host's time alone.
     machine: str = ""  # Processes with equal names share the memory of the devices; empty: all processes of this user
 
 
