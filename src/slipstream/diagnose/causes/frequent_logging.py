@@ -1,4 +1,4 @@
-"""Steps print, log, draw, write or compute metrics for people to read, in a large part of the time."""
+"""Printing, logging, drawing, writing and metrics for people to read take a noticeable part of the steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cuDNN uses its default algorithm for every convolution although shapes never change. Only CUDA has cuDNN."""
+"""cuDNN uses its default algorithm for every convolution although shapes never change. cuDNN exists on CUDA only."""
 
 from __future__ import annotations
 
