@@ -1,7 +1,7 @@
 """Measures rows per second from a TensorDataset of a million rows.
 
-Compares the plain loader, the loader with batched_fetch, and tensors that are sliced by hand. They take turns in one
-process. Writes benchmarks/results/batched.md.
+Compares the plain loader, the loader with batched_fetch, and tensors that are sliced by hand. The three cases take
+turns in one process. Writes benchmarks/results/batched.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def by_hand(rows: torch.Tensor, target: torch.Tensor) -> Iterator[Any]:
 
 
 def rate(batches: Iterator[Any], num_batches: int) -> float:
-    """Rows per second. The first batches are not timed: in them, the order is drawn and batched_fetch is verified."""
+    """Rows per second. The first batches, in which the order is drawn and batched_fetch is verified, are not timed."""
     for _ in itertools.islice(batches, 4):
         pass
     start = time.perf_counter()

@@ -1,5 +1,5 @@
-"""Another program that keeps one or two cores busy for 1 to 60 seconds, 30% of the time, until it is ended. The seed
-determines the bursts, which are those of simulated tunings.
+"""A program that keeps one or two cores busy in bursts of 1 to 60 seconds, 30% of the time, until it is ended. The seed
+determines the bursts. Simulated tunings use the same bursts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile tim
 
 
 def make(burst: Burst, folder: Path) -> None:
-    """Keeps the cores of a burst busy until its end. Its times count from now."""
+    """Keeps the cores of a burst busy for the length of the burst, from now on."""
     with ExitStack() as stack:
         busy = [sys.executable, "-S", "-c", BUSY, str(burst.end_s - burst.start_s)]
         processes = [stack.enter_context(beside(busy, folder)) for _ in range(burst.num_cores)]

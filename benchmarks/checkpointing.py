@@ -1,6 +1,6 @@
-"""Measures what checkpointing and micro-batches save and cost on two transformers of 12 blocks.
+"""Measures the memory that checkpointing and micro-batches save, and the time that they cost, on two transformers.
 
-The settings take turns in one process. Memory is what the allocator reports for one step. Times are compared in pairs.
+The settings take turns in one process. The allocator reports the memory of one step. Times are compared in pairs.
 Writes benchmarks/results/checkpointing.md.
 """
 
@@ -24,7 +24,7 @@ from slipstream.seams.patching import Patches
 from slipstream.techniques._core.apply_recipe import apply_recipe
 
 LENGTH, BATCH, NUM_BLOCKS = 64, 8, 12
-SIZES = ((320, 0.0), (128, 0.1))  # width and dropout: mostly computation, and mostly drawing random numbers
+SIZES = ((320, 0.0), (128, 0.1))  # Width and dropout. The first model mostly computes, the second draws random numbers.
 LEAST_TIMES, MOST_STEP = 3.0, 1.4
 OURS = "checkpointing=all"
 WAYS: dict[str, tuple[str, Setting] | None] = {
@@ -63,15 +63,15 @@ def step(model: nn.Module, tokens: torch.Tensor, optimizer: torch.optim.Optimize
     loss: Any = nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
     loss.backward()
     optimizer.step()
-    model.zero_grad(set_to_none=False)  # gradients stay allocated, so that only activations change during a step
+    model.zero_grad(set_to_none=False)  # Gradients stay allocated, so only activations change during a step.
 
 
 def peak_bytes(model: nn.Module, tokens: torch.Tensor, optimizer: torch.optim.Optimizer) -> int:
-    """The largest number of bytes that a step holds in addition to those allocated before it."""
+    """The largest number of bytes that a step holds in addition to the bytes that were allocated before it."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
         step(model, tokens, optimizer)
     now = most = 0
-    events = seen.profiler.kineto_results.events()  # type: ignore[union-attr]  # raw events: parsing them takes a minute
+    events = seen.profiler.kineto_results.events()  # type: ignore[union-attr]  # Parsing events takes a minute.
     for event in sorted(events, key=lambda event: event.start_ns()):
         if event.name() == "[memory]":
             now += event.nbytes()
@@ -89,7 +89,7 @@ def measure(model: nn.Module, num_rounds: int) -> tuple[dict[str, int], dict[str
     for number in range(num_rounds):
         for name, choice in WAYS.items():
             with applied(choice):
-                model(tokens[:4])  # the technique inspects the model in the first call
+                model(tokens[:4])  # The technique inspects the model in the first call.
                 if not number:
                     peaks[name] = peak_bytes(model, tokens, optimizer)
                 start = time.perf_counter()

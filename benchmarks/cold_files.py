@@ -1,6 +1,6 @@
 """Measures how fast a loader reads files that are not in memory, with and without read_ahead.
 
-Both take turns in one process. The files are dropped from the page cache before every epoch. Writes
+The two cases take turns in one process. The files are dropped from the page cache before every epoch. Writes
 benchmarks/results/cold_files.md.
 """
 

@@ -44,7 +44,7 @@ def fail(seam: str, fault: BaseException) -> None:
 
 @contextlib.contextmanager
 def kept_in(folder: Path) -> Iterator[None]:
-    """Use the cache in `folder`, like a new process that has not verified any image yet."""
+    """Uses the cache in `folder` as a new process does, which has not verified any image yet."""
     patches = Patches(fail, lambda: False)
     allowance = CacheBudget(folder, 1 << 34, lambda why: sys.exit(why))
     PillowDecoding(decode_cache.DecodeCache(PixelStore(folder), allowance, lambda why: sys.exit(why))).install(
@@ -84,7 +84,7 @@ def one_round(paths: list[Path], folder: Path, number: int) -> dict[str, float]:
     times = {OPEN: us_each(paths, Image.open), DECODE: us_each(paths, decode)}
     with kept_in(folder):
         times[FIRST] = us_each(paths, decode)
-        us_each(paths, decode)  # a process verifies each image once, in the first epoch that finds it
+        us_each(paths, decode)  # A process verifies each image once, in the first epoch that finds it in the cache.
         times[FOUND] = us_each(paths, decode)
     shutil.rmtree(folder)
     random.seed(number)
@@ -92,7 +92,7 @@ def one_round(paths: list[Path], folder: Path, number: int) -> dict[str, float]:
     with kept_in(folder):
         random.seed(number)
         times[CROP_FIRST] = us_each(paths, pipeline)
-    with kept_in(folder):  # like a worker that is started again for each epoch and verifies what it reads
+    with kept_in(folder):  # This is like a worker that is started again for each epoch and verifies what it reads.
         random.seed(number)
         times[CROP_FOUND] = us_each(paths, pipeline)
     shutil.rmtree(folder)
@@ -107,7 +107,7 @@ def main() -> None:
     options = parser.parse_args()
     head = machine()
     torch.set_num_threads(1)
-    decode_cache.SETTLED_NS = 0  # made photographs are new files, which the cache would skip
+    decode_cache.SETTLED_NS = 0  # Synthetic photographs are new files. The cache would skip new files.
     with tempfile.TemporaryDirectory() as place:
         found = sorted(options.photographs.glob("*.JPEG"))[: options.images]
         paths = found or make_photographs(Path(place) / "photographs", options.images)

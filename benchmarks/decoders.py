@@ -1,7 +1,7 @@
 """Measures the CPU time of one thread to decode an image, and compares the pixels.
 
-Compares Pillow, Pillow with fast_decode and scaled_decode, and libraries that are used in place of Pillow. They take
-turns in one process. Writes benchmarks/results/decoders.md.
+Compares Pillow, Pillow with fast_decode and scaled_decode, and libraries that are used in place of Pillow. All cases
+take turns in one process. Writes benchmarks/results/decoders.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Way = Callable[[Path, int], Any]
 
 
 def crop_box(size: tuple[int, int], seed: int) -> tuple[int, int, int, int]:
-    """A crop, drawn as RandomResizedCrop draws it."""
+    """A random crop with the distribution of torchvision's RandomResizedCrop."""
     rng, (width, height) = random.Random(seed), size
     for _ in range(10):
         area, ratio = width * height * rng.uniform(0.08, 1), math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
@@ -73,9 +73,9 @@ def shrunk(path: Path, seed: int) -> Any:
 
 
 def into_pillow(path: Path, decode: Callable[..., Any]) -> Any:
-    """Decode into Pillow's memory, with Pillow's header and four bytes per pixel.
+    """Decodes into Pillow's memory, with Pillow's header and four bytes per pixel.
 
-    This is what another decoder inside Pillow would cost.
+    This takes as long as another decoder inside Pillow would.
     """
     image: Any = Image.open(path)
     image.fp.seek(0)
@@ -131,7 +131,7 @@ def interpolate(pixels: torch.Tensor, box: tuple[int, int, int, int]) -> torch.T
 
 
 def resizing(paths: list[Path]) -> tuple[dict[str, Way], str]:
-    """Crop and resize of decoded images, by Pillow and by torch, and how much torch's pixels differ from Pillow's."""
+    """Returns the functions that crop and resize decoded images, and words about the difference of their pixels."""
     images = {path: Image.open(path).convert("RGB") for path in paths}
     tensors = {path: torch.from_numpy(np.array(image)).permute(2, 0, 1)[None] for path, image in images.items()}
 
@@ -152,7 +152,7 @@ def resizing(paths: list[Path]) -> tuple[dict[str, Way], str]:
 
 
 def enlarge(paths: list[Path], folder: Path) -> list[Path]:
-    """Photographs as cameras store them: larger, and with half the colour resolution."""
+    """Returns enlarged copies of the photographs, with half the colour resolution, as cameras store photographs."""
     made = []
     for path in paths:
         image = Image.open(path).convert("RGB")
@@ -163,7 +163,7 @@ def enlarge(paths: list[Path], folder: Path) -> list[Path]:
 
 
 def distance(paths: list[Path], gap: int) -> float:
-    """The mean difference of a value between scaled_decode and Pillow, on a scale of 255."""
+    """The mean difference between the values of scaled_decode and those of Pillow, on a scale of 255."""
     plain = [np.array(shrunk(path, 0)).astype(int) for path in paths]
     with put_in_place(ScaledDecode(gap, _nothing, _nothing)):
         ours = [np.array(shrunk(path, 0)).astype(int) for path in paths]

@@ -1,7 +1,8 @@
-"""Runs `make demo` in a clean clone of the repository, several times, some of them beside a `pip install`.
+"""Runs `make demo` several times in a clean clone of the repository. During some runs `pip install` runs too.
 
-The clone is set up once, outside the time. Before each run, everything that the run before it wrote is removed, and the
-caches are empty. Rows are stored, so an interrupted run continues. Writes benchmarks/results/demo_runs.md.
+The clone is set up once, and its set-up is not timed. Before each run, everything that the previous run wrote is
+removed, and the caches are empty. Rows are stored, so an interrupted benchmark continues. Writes
+benchmarks/results/demo_runs.md.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tunings import beside, last_tuning, raced_share, run
 
 RUNS, RUNS_BESIDE_PIP = 10, 3
 MOST_S = 300.0
-PIP_AFTER_S = 60.0  # in the middle of the races
+PIP_AFTER_S = 60.0  # `pip install` starts after this time, during the races.
 STOPWATCH = re.compile(r"^Stopwatch.*: ([\d.]+)x as fast", re.MULTILINE)
 DEMO = PACKAGE / "testing" / "demo.py"
 # Waits, and installs the packages of the tests into an environment of its own.
@@ -63,7 +64,7 @@ def _install(clone: Path, place: Path) -> contextlib.AbstractContextManager[obje
 
 
 def is_right(row: Row) -> bool:
-    """Whether all techniques that apply were raced in the time, and a recipe was kept and timed."""
+    """Whether the run was fast enough, raced all techniques that apply, and kept and timed a recipe."""
     raced, applying = row.get("raced", (0, 1))
     is_kept = bool(row.get("recipe")) and row["stopwatch"] is not None and row["code"] == 0
     return is_kept and raced == applying and row["seconds"] <= MOST_S
@@ -93,7 +94,7 @@ environment.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--beside-pip", type=int, default=RUNS_BESIDE_PIP, help="how many of them")
+    parser.add_argument("--beside-pip", type=int, default=RUNS_BESIDE_PIP, help="number of runs beside `pip install`")
     options = parser.parse_args()
     head, rows = machine(), Rows("demo_runs")
     keys = [f"run {number}" for number in range(1, options.runs + 1)]

@@ -32,16 +32,16 @@ LIMITS = {"convnet": 420 << 20, "transformer": 420 << 20, "lstm": 420 << 20}
 
 
 class Case(msgspec.Struct, rename={"num_trials": "num_rides"}):
-    """What is known so far about one model."""
+    """The results so far for one model."""
 
     limit_bytes: int
     own_batch: int = 0
-    largest: int = 0  # 0: not searched yet
+    largest: int = 0  # The largest batch that was found; 0: not searched yet
     too_large: int = 0
     num_trials: int = 0
-    peaks: list[int] = []  # of the repetitions of the largest batch that ran
-    failures: list[str] = []  # of the repetitions that did not run
-    larger: list[str] = []  # outcomes of the batch that is 5% larger
+    peaks: list[int] = []  # Peaks of the repetitions of the largest batch that ran
+    failures: list[str] = []  # Reasons of the repetitions of the largest batch that did not run
+    larger: list[str] = []  # Outcomes of the batch that is 5% larger
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Measures how many ready images per second worker processes can transfer.
 
-Compares the plain loader, the loader with buffer_reuse, and a single copy in this process, which is the upper limit
-that memory allows. They take turns in one process. Writes benchmarks/results/handover.md.
+Compares the plain loader, the loader with buffer_reuse, and a single copy in this process. The copy shows the limit
+that memory sets. All cases take turns in one process. Writes benchmarks/results/handover.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from slipstream.data.transport.buffer_reuse import BufferReuse
 from slipstream.seams.patching import Patches
 
 NUM_IMAGES, SHAPE, BATCH = 256, (3, 224, 224), 32
-NUM_WARM, NUM_TIMED = 6, 24  # batches; the first start the workers and make the buffers
+NUM_WARM, NUM_TIMED = 6, 24  # Batches. The first ones are not timed, because workers start and buffers are made then.
 LEAST_TIMES = 2.0
 
 
@@ -66,7 +66,7 @@ def rate(batches: Iterator[Any]) -> float:
 
 
 def copied(dataset: Ready) -> Iterator[Any]:
-    """Samples stacked into one reused buffer, without a worker process and without a transfer."""
+    """Yields batches that are stacked into one reused buffer, without a worker process and without a transfer."""
     out = torch.empty(BATCH, *SHAPE)
     for at in itertools.count(step=BATCH):
         yield torch.stack([dataset[at + number][0] for number in range(BATCH)], out=out), at
@@ -78,7 +78,7 @@ def main() -> None:
     options = parser.parse_args()
     head = machine()
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # the workers need the other core
+    torch.set_num_threads(1)  # The workers need the other core.
     dataset = Ready()
 
     def plain(num_workers: int) -> float:

@@ -1,7 +1,7 @@
 """Measures how long `slipstream history` takes with ten thousand sessions, with its index and without.
 
-Without an index, the command must create it first. The sessions are copies of one made session with different names.
-Writes benchmarks/results/history.md.
+Without an index, the command must create it first. The sessions are copies of one synthetic session with different
+names. Writes benchmarks/results/history.md.
 
     python benchmarks/history.py [--sessions 10000]
 """
@@ -50,7 +50,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder, "project")
         root.mkdir()
-        os.environ["SLIPSTREAM_CACHE"] = os.path.join(folder, "cache")  # where the index is
+        os.environ["SLIPSTREAM_CACHE"] = os.path.join(folder, "cache")  # The folder of the index
         size = fill(root, number)
         rows = [("index made from the files", seconds_of(root, "history"))]
         for words in (["history"], ["history", "--limit", "100", "train"], ["history", "--all", "--json"]):

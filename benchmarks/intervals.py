@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 RESAMPLES = 4000
-TAIL = 0.025  # the probability on each side of a 95% interval
-NUM_VALUES, T_QUANTILE = 6, 2.571  # the quantile 1 - TAIL of Student's t with NUM_VALUES - 1 degrees of freedom
+TAIL = 0.025  # Probability on each side of a 95% interval
+# The number of values in `mean_interval`, and the quantile 1 - TAIL of Student's t with NUM_VALUES - 1 degrees of
+# freedom
+NUM_VALUES, T_QUANTILE = 6, 2.571
 
 
 @dataclass(frozen=True)
 class Interval:
     middle: float
-    low: float  # 95%
-    high: float
+    low: float  # Lower end of the 95% interval
+    high: float  # Upper end of the 95% interval
 
     def shifted(self, by: float) -> Interval:
         return Interval(self.middle + by, self.low + by, self.high + by)
@@ -37,7 +39,7 @@ def binomial_interval(num_true: int, num: int) -> Interval:
     """The 95% interval of a share, after Clopper and Pearson."""
 
     def bound(is_enough: Callable[[float], bool]) -> float:
-        """The share from which on it is enough, by bisection."""
+        """The smallest share for which `is_enough` holds, by bisection."""
         low, high = 0.0, 1.0
         for _ in range(50):
             middle = (low + high) / 2
@@ -50,7 +52,7 @@ def binomial_interval(num_true: int, num: int) -> Interval:
 
 
 def median_interval(values: list[float]) -> Interval:
-    """The 95% interval of the median of what the values are drawn from, by their order. All of them if they are few."""
+    """The 95% interval of the median of the distribution, from order statistics. With few values, the whole range."""
     ordered, num = sorted(values), len(values)
     at = max((k for k in range(num // 2) if _at_most(k, num, 0.5) <= TAIL), default=0)
     return Interval(median(ordered), ordered[at], ordered[num - 1 - at])

@@ -1,14 +1,14 @@
 """Tests whether `slipstream run` reaches the speed that the table of `slipstream tune` states.
 
 The benchmark tunes a workload. Then it times whole processes from start to end, with plain python and with the recipe.
-The processes take turns of two seconds while the others are stopped, because the speed of a machine changes from minute
-to minute by more than the required precision.
+The processes take turns of two seconds. While one process runs, all others are stopped. The speed of a machine changes
+from minute to minute by more than the required precision, so processes that run one after the other cannot be compared.
 
-Short processes, several one after the other, take part in the turns. The time of a short process is mostly start-up.
-Subtracted from the time of a long process, it leaves the training alone. This shows how long a process must be for
-the start-up not to matter.
+Short processes of the same training also take turns. The time of a short process is mostly start-up. The difference
+between the times of a long process and a short one is the time of training alone. It shows how long a process must be
+so that the start-up does not matter.
 
-Rows are stored, so an interrupted run continues. Writes benchmarks/results/kept_promise.md.
+Rows are stored, so an interrupted benchmark continues. Writes benchmarks/results/kept_promise.md.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from slipstream.testing.photographs import make_photographs
 from tunings import SLIPSTREAM, run
 
 WITHIN = 0.06
-TURN_S = 2.0  # long enough for many steps, because a step that sleeps while its process is stopped is timed too short
+# Long enough for many steps. If a step sleeps while its process is stopped, its measured time is too short.
+TURN_S = 2.0
 NUM_SHORT = 3
-LENGTHS = {  # the arguments of the long process, and of the short one
+LENGTHS = {  # The arguments of the long process, and those of the short one
     "photographs": (["--epochs", "8"], ["--epochs", "1"]),
     "language": (["--steps", "3000"], ["--steps", "60"]),
     "tabular": (["--epochs", "200"], ["--epochs", "10"]),
@@ -48,7 +49,7 @@ LENGTHS = {  # the arguments of the long process, and of the short one
 
 
 class Processes:
-    """Runs a command `number` times, one after the other, and counts the time in which it was not stopped.
+    """Runs a command `number` times, one process after the other, and counts the time in which they are not stopped.
 
     A process and all its children form a group, which can be stopped and resumed.
     """
@@ -101,7 +102,7 @@ class Processes:
 
 
 def by_turns(lines: list[Processes], turn_s: float = TURN_S) -> None:
-    """Run all of them in turns until they are finished. The order of each round is random."""
+    """Runs all commands in turns until they are finished. The order of each round is random."""
     draws = random.Random(0)
     try:
         while running := [one for one in lines if not one.is_over]:
@@ -128,7 +129,7 @@ def keep(workload: Workload, photographs: Path, folder: Path, budget: str) -> Ro
 
 
 def ratios(row: Row) -> tuple[float, float]:
-    """The time with plain python over the time with the recipe, for whole processes and for the training alone."""
+    """The time with plain python, divided by the time with the recipe: for whole processes, and for training alone."""
     (bare_s, tuned_s), (bare_start_s, tuned_start_s) = row["long_s"], row["short_s"]
     return bare_s / tuned_s, (bare_s - bare_start_s) / (tuned_s - tuned_start_s)
 
@@ -139,8 +140,10 @@ def apart(ratio: float, row: Row) -> float:
 
 
 def verdict(row: Row) -> tuple[bool, bool]:
-    """Whether the training is as much faster as the table says, and whether it is not so for any value of the interval
-    in the table.
+    """Returns two answers about the speed of the training.
+
+    The first is whether the speed is within the required precision of the table's total. The second is whether it is
+    beyond this precision for all values of the total's interval.
     """
     training, said = ratios(row)[1], row["table"]
     is_within = abs(apart(training, row)) <= WITHIN
@@ -177,7 +180,7 @@ missed only if it is farther away from every value of the total's interval.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=list(LENGTHS), action="append")
-    parser.add_argument("--budget", default="", help="the budget of tune; default: that of tune")
+    parser.add_argument("--budget", default="", help="the budget of tune; default: its own default")
     options = parser.parse_args()
     head, rows, names = machine(), Rows("kept_promise"), [workload.name for workload in GRID]
     with tempfile.TemporaryDirectory() as place, ended_by_signals():

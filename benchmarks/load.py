@@ -1,8 +1,8 @@
-"""Measures what slipstream costs at sizes far above the usual: 64 workers, 20,000 parameter tensors, ten million
-samples, a hundred thousand steps a second, and a session of a million steps. Writes benchmarks/results/load.md.
+"""Measures what slipstream costs at sizes far above the usual ones. Writes benchmarks/results/load.md.
 
-The first four are trainings (workloads/load.py) under plain Python, `slipstream run` and `slipstream check`. For the
-last, a made session is saved and read by the commands.
+Four trainings (workloads/load.py) run under plain Python, `slipstream run` and `slipstream check`. The first has 64
+workers, the second 20,000 parameter tensors, the third ten million samples, and the fourth a hundred thousand steps a
+second. Also a synthetic session of a million steps is saved, and commands read it.
 
     python benchmarks/load.py [--seconds 20] [--steps 1000000] [--only workers,session]
 """
@@ -35,7 +35,7 @@ SLIPSTREAM = [sys.executable, "-m", "slipstream"]
 
 class Measured(NamedTuple):
     seconds: float
-    peak_mb: float  # of the largest process
+    peak_mb: float  # Peak memory of the largest process
     exit_code: int
     out: str
 

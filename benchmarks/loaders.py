@@ -1,10 +1,10 @@
 """Measures how many photographs per second loaders deliver.
 
 Compares the plain DataLoader, slipstream's recipe on the same script, and other loaders that do the same work
-(benchmarks/peers). Each contestant is a separate process. They take turns, and the training step leaves the processor
-idle. Writes benchmarks/results/loaders.md.
+(benchmarks/peers). Each contestant is a separate process. The contestants take turns, and the training step leaves the
+CPU idle. Writes benchmarks/results/loaders.md.
 
-The other loaders need a separate environment. If it is given, all contestants run in it:
+The other loaders need a separate environment. If it is given, all contestants run in this environment:
 
     python3 -m venv /tmp/peers && /tmp/peers/bin/pip install -c constraints.txt torch
     apt-get install libavdevice59 libavfilter8 libopencv-dev libturbojpeg0-dev pkg-config    # for SPDL and FFCV
@@ -41,11 +41,11 @@ RECIPE = "decode_cache,fast_decode,fast_resize,fast_arrays,workers=2,buffer_reus
 HANDOVER_RECIPE = "workers=2,buffer_reuse"
 PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "data" / "photos"
 BATCH, CORES = 32, 2
-WARM, LEAD_IN, TIMED = 4, 3, 8  # batches: before all rounds, before a block, in a block
+WARM, LEAD_IN, TIMED = 4, 3, 8  # Batches before all rounds, before the timed part of a block, and in the timed part
 HANDOVER_TIMED = 40
-TIMING = 18  # batches, more than in a block
-STARTING = 3  # contestants at the same time
-SLOW_STARTERS = ("ffcv", "ours")  # they start first, because they compile or run an epoch
+TIMING = 18  # Batches that are reserved for a block, which are more than it contains
+STARTING = 3  # Contestants that start at the same time
+SLOW_STARTERS = ("ffcv", "ours")  # These contestants start first, because they compile or run an epoch.
 
 
 def specs(recipe: str) -> list[ContestantSpec]:
@@ -79,7 +79,7 @@ def handovers(recipe: str) -> list[ContestantSpec]:
 
 
 def lay_out(source: Path | None, folder: Path, num_images: int) -> str:
-    """Make as many files as the first epoch needs for all its rounds. They are copies, so each is decoded once."""
+    """Makes the files that the first epoch needs for all rounds. They are copies, so that no file is decoded twice."""
     if source is not None:
         paths = sorted(path for path in source.iterdir() if path.suffix.lower() in (".jpg", ".jpeg"))
     else:
@@ -98,9 +98,9 @@ def lay_out(source: Path | None, folder: Path, num_images: int) -> str:
 def race(
     contestants: list[Contestant], num_rounds: int, lead_in: int, timed: int, memory: WarmMemory | None = None
 ) -> None:
-    """Run rounds of one block per contestant, in a random order.
+    """Runs rounds of one block per contestant, in random order.
 
-    The contestant in its first epoch leaves before that epoch ends.
+    The contestant that is measured in its first epoch no longer takes part when this epoch is about to end.
     """
     rng = random.Random(0)
     last = BATCH * (count_batches(num_rounds) - TIMING)
@@ -111,15 +111,15 @@ def race(
             if memory is not None and contestant.spec.label == FIRST:
                 memory.give()
             contestant.ask(lead_in, timed)
-        os.sync()  # files that a cache wrote reach the disk now, and not in the block of another contestant
+        os.sync()  # Files that a cache wrote are written to the disk now, and not during another contestant's block.
         timing = ", ".join(f"{c.spec.label} {c.rates[-1]:,.0f}" for c in running if not c.failure)
         say(f"round {number}/{num_rounds}: {timing}")
 
 
 def start(spec: ContestantSpec, python: str, photographs: Path, folder: Path, num_batches: int) -> Contestant:
-    """Start a contestant and let it warm up.
+    """Starts a contestant and lets it warm up.
 
-    During the warm-up, data is converted and workers start. To measure later epochs, the first epoch runs as well.
+    During the warm-up, data are converted and workers start. To measure later epochs, the whole first epoch runs too.
     """
     contestant = Contestant(spec, python, photographs, folder)
     contestant.ask(WARM + (num_batches if spec.label == LATER else 0), 0)
@@ -130,9 +130,9 @@ def start(spec: ContestantSpec, python: str, photographs: Path, folder: Path, nu
 def start_and_race(
     wanted: list[ContestantSpec], python: str, photographs: Path, folder: Path, num_rounds: int, holds_memory: bool
 ) -> tuple[list[Contestant], str]:
-    """Start all contestants and race them. Returns the contestants and a remark on memory.
+    """Starts all contestants and races them. Returns the contestants and a remark about memory.
 
-    A few contestants start at the same time, because nothing is timed yet.
+    A few contestants start at the same time, because starts are not timed.
     """
     num_batches = count_batches(num_rounds)
     in_haste = sorted(range(len(wanted)), key=lambda number: wanted[number].peer not in SLOW_STARTERS)
@@ -150,7 +150,7 @@ def start_and_race(
             memory = WarmMemory(folder, num_rounds, decoded_bytes(photographs, BATCH * TIMING))
             stack.callback(memory.close)
         os.sync()
-        warm = WarmFiles()  # without turns, the files would be in memory too
+        warm = WarmFiles()  # If contestants did not wait for their turns, the files would also stay in memory.
         say(f"{warm.hold(photographs) + warm.hold(folder):,} files are held in memory")
         is_handover = bool(wanted) and wanted[0].peer == "ready"
         race(contestants, num_rounds, LEAD_IN, HANDOVER_TIMED if is_handover else TIMED, memory)
@@ -158,7 +158,7 @@ def start_and_race(
 
 
 def count_batches(num_rounds: int) -> int:
-    """The batches of an epoch: enough for all rounds of the first epoch, with those that a loader prefetches."""
+    """The number of batches in an epoch: enough for all rounds, and for the batches that a loader prefetches."""
     return 2 * WARM + num_rounds * (LEAD_IN + TIMED)
 
 
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[""], help="only contestants whose name contains one of these")
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])  # all contestants inherit it
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])  # All contestants inherit the affinity.
     try:
         tables = [specs(options.recipe), handovers(options.handover_recipe)]
     except ValueError as fault:
@@ -181,7 +181,7 @@ def main() -> None:
     tables = [[e for e in table if any(word.lower() in e.label.lower() for word in options.only)] for table in tables]
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit("ended")
-    )  # exit through the clean-up, because many processes are stopped
+    )  # The clean-up must run, because many processes are stopped and could not end by themselves.
     head = machine()
     with tempfile.TemporaryDirectory(prefix="loaders-") as name, no_leftovers():
         folder = Path(name)

@@ -13,12 +13,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-# Steps at the start of an instrument's block that are not timed. After them, the seams have reached their normal state
-# and the second search is finished.
+# Number of steps at the start of an instrument's block that are not timed. After these steps the seams are in their
+# normal state, and the second search for modules is finished.
 WARM = 96
-REST = 4  # the same for a block without an instrument
-OUTLIER = 2.0  # times the median of its block: another process had the core during such a step, so it is left out
-WIDTHS = {1.0: 192, 5.0: 640}  # step in ms to width, tuned by hand on the machine that the results name
+REST = 4  # Number of steps that are not timed in a block without an instrument
+# A step longer than this multiple of the median of its block is left out, because another process had the core.
+OUTLIER = 2.0
+WIDTHS = {1.0: 192, 5.0: 640}  # Widths by the step's length in ms, found by hand on the machine that the results name
 
 
 class Loop:
@@ -27,7 +28,7 @@ class Loop:
     def __init__(self, step_ms: float, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         torch.manual_seed(0)
-        torch.set_num_threads(1)  # two threads at a barrier add more noise than an instrument costs
+        torch.set_num_threads(1)  # Two threads at a barrier would add more noise than an instrument costs.
         width = WIDTHS[step_ms]
         self.data = TensorDataset(torch.randn(4096, width), torch.randint(0, 10, (4096,)))
         layers = [layer for _ in range(3) for layer in (nn.Linear(width, width), nn.ReLU())]
@@ -42,7 +43,7 @@ class Loop:
         around: Callable[[], AbstractContextManager[object]] = nullcontext,
         after: Callable[[], object] | None = None,
     ) -> float:
-        """Seconds per step. `around` wraps each step and `after` follows it, if the instrument needs them."""
+        """Runs a block and returns the seconds per step. `around` wraps each step, and `after` is called after it."""
         stamps: list[float] = []
         batches = itertools.chain.from_iterable(itertools.repeat(self.loader))
         for _ in range(num_warm + num_steps):

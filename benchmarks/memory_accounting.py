@@ -1,7 +1,8 @@
 """Tests whether `slipstream memory` accounts for the memory of a step, and whether its forecast is right.
 
-For three models, compares the sum by kind with the total of the allocator, and the forecast from two batch sizes with
-observed steps of twice and four times the batch. Takes about a minute. Writes benchmarks/results/memory_accounting.md.
+For three models, the benchmark compares the sum by kind with the total of the allocator. It also compares the forecast
+from two batch sizes with observed steps of twice and four times the batch. It takes about a minute. Writes
+benchmarks/results/memory_accounting.md.
 """
 
 from __future__ import annotations

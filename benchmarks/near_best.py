@@ -2,7 +2,7 @@
 
 Every cell of the grid is raced against the base. Then tune searches the same script, with several seeds, and the best
 cell is raced against each recipe of tune. Cells, tunings and races are stored when they are measured, so an interrupted
-run continues where it stopped. Cells are valid for one script and one processor. Writes
+benchmark continues where it stopped. Cells are valid for one script and one processor. Writes
 benchmarks/results/near_best.md.
 """
 
@@ -33,11 +33,11 @@ from slipstream.tuning.progress import SilentListener
 from slipstream.workflows.tune import tune_script
 
 WORKLOADS = Path(__file__).parent / "workloads"
-ROUNDS = 12  # of a cell against the base
-SEEDS = 3  # tunings of each workload
-LEAST_MEDIAN, LEAST_WORST = 0.97, 0.90  # of the speed of the best cell
-SHARE = 0.2  # of the grid's time
-WATCHING_S = 36.0  # the time of tune outside its budget: the check before, and the end of the last trials
+ROUNDS = 12  # Rounds of a race between a cell and the base
+SEEDS = 3  # Tunings of each workload
+LEAST_MEDIAN, LEAST_WORST = 0.97, 0.90  # Shares of the speed of the best cell
+SHARE = 0.2  # Share of the grid's time that a tuning may take
+WATCHING_S = 36.0  # The time of tune outside its budget: the check before it, and the end of the last trials
 CHECK_S = 10.0
 OFF: Setting = False
 
@@ -45,7 +45,7 @@ OFF: Setting = False
 @dataclass(frozen=True)
 class Workload:
     name: str
-    axes: dict[str, tuple[Setting, ...]]  # False: without the technique
+    axes: dict[str, tuple[Setting, ...]]  # The settings of each technique; False: without the technique
     needs_photographs: bool = False
     tick: Tick = "optimizer"
 
@@ -58,7 +58,7 @@ class Workload:
         return [str(self.path), *data]
 
     def facts(self) -> dict[str, str]:
-        """What a cell was measured with. Cells with other facts are not valid here."""
+        """The facts on which the result of a cell depends. Stored cells with other facts are not valid."""
         return {"processor": processor(), "script": hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]}
 
     def cells(self) -> Iterator[Recipe]:
@@ -104,7 +104,7 @@ GRID = [
         {"workers": (OFF, 1, 2, 4), "prefetch": (OFF, 4), "cpu_threads": (OFF, 1), "allocator": (OFF, "huge_pages")},
         needs_photographs=True,
     ),
-    Workload(  # a step takes about a second
+    Workload(  # A step takes about a second.
         "segmentation",
         {
             "workers": (OFF, 1, 2),
@@ -113,7 +113,7 @@ GRID = [
             "allocator": (OFF, "huge_pages"),
         },
     ),
-    Workload(  # compiling takes about 40 seconds
+    Workload(  # Compiling takes about 40 seconds.
         "deep_language",
         {
             "compile": (OFF, "default"),
@@ -123,7 +123,7 @@ GRID = [
             "cpu_threads": (OFF, 1),
         },
     ),
-    Workload(  # reinforcement learning, without a loader
+    Workload(  # Reinforcement learning, without a loader
         "actor_critic",
         {
             "compile": (OFF, "default"),
@@ -133,7 +133,7 @@ GRID = [
             "cpu_threads": (OFF, 1),
         },
     ),
-    Workload(  # nothing helps
+    Workload(  # No technique makes this workload faster.
         "tuned_already",
         {
             "compile": (OFF, "default"),
@@ -192,7 +192,7 @@ class Grid:
 
 
 def run_tune(workload: Workload, photographs: Path, seed: int, budget_s: float, sessions: Path | None) -> Row:
-    """The recipe that tune finds, and how long it took."""
+    """Returns the recipe that tune finds, and the seconds of the tuning."""
     start = time.monotonic()
     options = TuneOptions(budget_s=budget_s, seed=seed)
     session = tune_script(workload.script(photographs), options, SilentListener(), check_s=CHECK_S)
@@ -232,7 +232,7 @@ def measure_row(
 
 def render(rows: dict[str, Row], head: str) -> tuple[str, bool]:
     """The page, and whether all thresholds are met."""
-    rows = {name: row for name, row in rows.items() if "near" in row}  # without it, the race was interrupted
+    rows = {name: row for name, row in rows.items() if "near" in row}  # Other rows have no race yet.
     lines, ratios = [], list[Interval]()
     for name, row in rows.items():
         near = Interval(**row["near"])
@@ -272,7 +272,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=[workload.name for workload in GRID], action="append")
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--budget-s", type=float, help="of tune; default: a fifth of the grid's time, less the check")
+    parser.add_argument(
+        "--budget-s", type=float, help="the budget of tune; default: a fifth of the grid's time, less the check"
+    )
     parser.add_argument("--sessions", type=Path, help="a folder to save the sessions of tune in")
     options = parser.parse_args()
     head, rows, is_met = machine(), Rows("near_best"), True

@@ -1,7 +1,7 @@
 """Tests how often tune keeps a useless recipe and how often it misses a useful technique.
 
 The real search runs thousands of tunings on a simulated backend, with the noise that record_noise.py recorded on this
-machine and with stronger noise. Rows are stored, so an interrupted run continues. Writes
+machine, and with stronger noise. Rows are stored, so an interrupted benchmark continues. Writes
 benchmarks/results/never_fooled.md.
 """
 
@@ -33,7 +33,7 @@ GAINS = {"useless": 1.0, "small": 1.05, "large": 1.2}
 DRIFT = NoiseModel(spread=0.0, correlation=0.0, drift=0.01, outlier_share=0.0)
 OUTLIERS = NoiseModel(spread=0.0, correlation=0.0, drift=0.0, outlier_share=0.05, outlier_size=1.0)
 CORRELATED = NoiseModel(spread=0.02, correlation=0.9, drift=0.0, outlier_share=0.0)
-FIRST_SEED = 70_000  # seeds that were not used to develop the search
+FIRST_SEED = 70_000  # The development of the search did not use seeds from this one on.
 COLD = f"as recorded, if trials cannot be forked (starts of {COLD_START_S:g} s, otherwise {START_S:g} s)"
 NOISE_FILE = RESULTS / "noise.json"
 SIMULATION = [
@@ -45,7 +45,7 @@ SIMULATION = [
 
 @dataclass(frozen=True)
 class Limits:
-    """What is required of a row. A gain without a limit is reported only."""
+    """The limits that a row must keep. A limit of 0 requires nothing."""
 
     most_fooled: float = 0.03
     least_small: float = 0.90
@@ -58,7 +58,7 @@ class Place:
     """The conditions of simulated tunings."""
 
     name: str
-    recording: str = "steady_laps"  # the part of the noise file that is played back
+    recording: str = "steady_laps"  # The part of the noise file that is replayed
     noise_model: NoiseModel = CALM
     limits: Limits = Limits()
     lottery: float = 0.0
@@ -80,7 +80,7 @@ class Place:
         )
 
 
-# Between processes that differ by as much as a small gain, small gains cannot be found in the time of a tuning.
+# If processes differ from each other by as much as a small gain, a tuning does not have the time to find small gains.
 LUCKY = Limits(most_fooled=0.05, least_small=0.0, least_large=0.80)
 PLACES = [
     Place("as recorded", "laps"),
@@ -99,7 +99,7 @@ PLACES = [
 
 
 def measure(place: Place, number: int, first_seed: int) -> Row:
-    """Runs the tunings on all cores. Their clock is simulated, so they do not disturb each other."""
+    """Runs the tunings on all cores. The clock of a tuning is simulated, so tunings do not disturb each other."""
     row: Row = {"tunings": number}
     covered: list[bool] = []
     for name, gain in GAINS.items():
@@ -163,7 +163,7 @@ technique gains 5%, and the same number in which one technique gains 20%. Their 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tunings", type=int, default=TUNINGS, help="of each kind, for each row")
+    parser.add_argument("--tunings", type=int, default=TUNINGS, help="tunings of each kind, for each row")
     parser.add_argument("--only", help="print only this row, and write no page")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     options = parser.parse_args()

@@ -1,8 +1,9 @@
-"""Tests what tune keeps while another program uses the cores now and then. All processes are real.
+"""Tests what tune keeps while another program uses the cores in bursts. All processes are real.
 
-The demonstration is tuned ten times beside bursts of load, each time with other bursts, and once on the quiet machine.
-Then each recipe is raced against the unchanged script on the quiet machine. Ten more tunings beside bursts may only try
-a technique that changes nothing. Rows are stored, so an interrupted run continues. Writes benchmarks/results/noisy.md.
+The demonstration is tuned ten times during bursts of load, each time with other bursts, and once on the quiet machine.
+Then each recipe is raced against the unchanged script on the quiet machine. Ten more tunings during bursts may only try
+a technique that changes nothing. Rows are stored, so an interrupted benchmark continues. Writes
+benchmarks/results/noisy.md.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from slipstream.testing import demo
 from tunings import SLIPSTREAM, beside, last_tuning, raced_share, run
 
 TUNINGS = 10
-LEAST_SHARE = 0.8  # of the quiet gain
-LEAST_KEEPING = 9  # tunings
-NUM_IMAGES = 640  # as in `make demo`
+LEAST_SHARE = 0.8  # Least share of the quiet gain that a recipe must be worth
+LEAST_KEEPING = 9  # Least number of tunings that must keep such a recipe
+NUM_IMAGES = 640  # Number of images, as in `make demo`
 CHECK_S = 10.0
 QUIET = "quiet"
 DEMO = PACKAGE / "testing" / "demo.py"
 
 
 def tune_demo(place: Path, seed: int | None) -> Row:
-    """Tunes the demonstration as a user does. A seed: that of the bursts."""
+    """Tunes the demonstration as a user does. `seed` is the seed of the bursts; None: without bursts."""
     with _fresh(place) as folder, _load(seed, folder):
         seconds = run([*SLIPSTREAM, "tune", "--quiet", "--seconds", str(CHECK_S), "train.py"], folder)
         tuning = last_tuning(folder)
@@ -57,7 +58,7 @@ def tune_nothing(place: Path, seed: int) -> Row:
 
 @contextlib.contextmanager
 def _fresh(place: Path) -> Iterator[Path]:
-    """A copy of the demonstration, for which nothing is cached."""
+    """Yields a copy of the demonstration, for which nothing is cached."""
     with tempfile.TemporaryDirectory(dir=place) as name:
         yield Path(shutil.copytree(place / "demo", Path(name) / "demo"))
 
@@ -74,7 +75,10 @@ def add_worth(rows: Rows, key: str, place: Path) -> None:
 
 
 def share_of(row: Row, quiet: Row | None) -> Interval | None:
-    """The share of the quiet gain that a recipe is worth, if there is one. It is taken as it was measured."""
+    """The share of the quiet gain that a recipe is worth; None if there is no quiet gain, or no race of the recipe.
+
+    The uncertainty of the quiet gain is ignored.
+    """
     gain = quiet["worth"]["middle"] - 1 if quiet is not None else 0.0
     if gain <= 0.0 or "worth" not in row:
         return None
@@ -128,7 +132,7 @@ def _ratio(ratio: dict[str, float] | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tunings", type=int, default=TUNINGS, help="of each kind")
+    parser.add_argument("--tunings", type=int, default=TUNINGS, help="tunings of each kind")
     options = parser.parse_args()
     head, rows, number, is_right = machine(), Rows("noisy"), options.tunings, True
     runs: dict[str, Callable[[Path], Row]] = {QUIET: partial(tune_demo, seed=None)}

@@ -1,10 +1,10 @@
 """Tests how often the numerics check rejects a sound technique, and how often it misses a planted fault.
 
 Runs training scripts as real trials: the unchanged script, its controls, every sound technique that applies, and every
-fault of planted_faults/techniques/planted.py. Each trial is saved in .slipstream/numerics_errors, so an interrupted run
-continues where it stopped, and changed rules are judged again without new trials (--judge). --public adds training
-repositories that are not part of this one: each folder holds a file `scripts.json` that lists the commands, as
-public_scripts/prepare.py writes it. Writes benchmarks/results/numerics_errors.md.
+fault of planted_faults/techniques/planted.py. Each trial is saved in .slipstream/numerics_errors, so an interrupted
+benchmark continues where it stopped. With --judge the saved trials are judged again, for example by changed rules.
+--public adds training repositories that are not part of this one. Each folder holds a file `scripts.json` that lists
+the commands, as public_scripts/prepare.py writes it. Writes benchmarks/results/numerics_errors.md.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ROOT = HERE.parent
 ZOO = ROOT / "src" / "slipstream" / "testing" / "zoo"
 SAVED = ROOT / ".slipstream" / "numerics_errors"
 ROWS = RESULTS / "numerics_errors.json"
-# Of the zoo, the trainings that differ in their mathematics from each other and take short steps.
+# The trainings of the zoo that differ from each other in their mathematics and have short steps.
 FROM_ZOO = ("healthy_convnet", "healthy_gan", "healthy_mlp", "odd_accumulation", "odd_critic", "odd_reinforcement")
-# Compiling takes up to a minute for each script.
+# The scripts on which `compile` is tried. Compiling takes up to a minute for each script.
 COMPILED = ("convnet_norm", "grad_scaler", "regression", "tied_weights")
 
 
@@ -67,7 +67,7 @@ def scripts(public: list[Path]) -> list[Script]:
 
 
 def measure_all(wanted: list[Script], arguments: list[str], num_jobs: int) -> None:
-    """Runs each script in a process of its own, because trials are forked from it and depend on its directory."""
+    """Runs each script in a process of its own, because trials are forked from this process and use its directory."""
     waiting, running = list(enumerate(wanted, 1)), dict[subprocess.Popen[bytes], str]()
     while waiting or running:
         while waiting and len(running) < num_jobs:
@@ -106,7 +106,7 @@ def main() -> None:
         if (saved / script.name).is_dir():
             rows[script.name] = row_of(script, saved)
     partial = ROWS.with_suffix(".partial")
-    lines = b",\n".join(map(msgspec.json.encode, rows.values()))  # a line for each script
+    lines = b",\n".join(map(msgspec.json.encode, rows.values()))  # One line for each script
     partial.write_bytes(b"[" + lines + b"]\n")
     os.replace(partial, ROWS)
     write_page("numerics_errors", render(list(rows.values()), machine(), _command(), _commit()))

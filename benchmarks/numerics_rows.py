@@ -1,4 +1,4 @@
-"""Judges the trials of numerics_errors.py as tune would, and decides which planted faults could have been noticed."""
+"""Judges the trials of numerics_errors.py as tune does, and decides which planted faults are large enough to see."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from slipstream.verify.trajectory import (
     pairs_of,
 )
 
-# Trials that are not planted, but would be wrong for the class that they are judged as.
+# Trials without a planted fault that are judged by a class that they do not belong to.
 COMPUTED_IN_BF16, OTHER_SEED = "computed_in_bf16", "other_seed"
 
 
 class Judged(msgspec.Struct, frozen=True, omit_defaults=True):
     """One trial and its verdict."""
 
-    what: str  # the recipe, or the fault
+    what: str  # The recipe, or the fault
     claimed: NumericsClass
     is_sound: bool | None
     basis: str
-    words: str = ""  # of a verdict that the page explains
-    # A fault only. "visible": it alone moves an evidential tensor or a loss farther than allowed. "below": it does not.
-    # "nothing": it changes no bit.
+    words: str = ""  # The explanation of a verdict, if the page shows one
+    # The effect of a fault alone. "visible": it moves an evidential tensor or a loss farther than allowed. "below": it
+    # moves them less. "nothing": it changes no bit.
     effect: str = ""
     effect_words: str = ""
 
@@ -65,21 +65,21 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     horizon_fp32: int | None = None
     horizon_bf16: int | None = None
     sound: list[Judged] = []
-    chance: list[Judged] = []  # controls, each judged by the others
+    chance: list[Judged] = []  # Controls, each judged by the other controls
     faults: list[Judged] = []
     errors: Errors | None = None
-    base_s: float = 0.0  # one trial of the base
-    fp32_s: float = 0.0  # controls
-    bf16_s: float = 0.0
-    seeds_s: float = 0.0
-    base_step_ms: float = 0.0  # the shorter of the two trials of the base, in its fastest block
-    rounding_step_ms: float = 0.0  # the mean of the draws
-    failed: dict[str, str] = {}  # trials that did not run, with the reason
-    unchanged: list[str] = []  # techniques that found nothing to change
+    base_s: float = 0.0  # Time of one trial of the base
+    fp32_s: float = 0.0  # Time of the controls with fp32 rounding noise
+    bf16_s: float = 0.0  # Time of the controls with bf16 rounding noise
+    seeds_s: float = 0.0  # Time of the controls with other seeds
+    base_step_ms: float = 0.0  # Step of the unchanged script in its fastest block
+    rounding_step_ms: float = 0.0  # Step of the controls with rounding noise, on average
+    failed: dict[str, str] = {}  # Trials that did not run, with the reason
+    unchanged: list[str] = []  # Techniques that found nothing to change
 
 
 class ScriptTrials:
-    """The controls of one script."""
+    """The saved trials of one script, which are judged by its controls."""
 
     def __init__(self, script: Script, folder: Path) -> None:
         self.records = Records(folder, script)
@@ -113,7 +113,7 @@ class ScriptTrials:
         return judge(claimed, self.base, trial.fingerprint, controls, precision)
 
     def chance(self) -> list[Judged]:
-        """Each control, judged as a candidate of the class for which it is sound by construction."""
+        """Judges each control by the other controls, as a candidate of the class that it belongs to by construction."""
         found = []
         for number, seed in enumerate(self._seeds):
             others = [one for one in self._seeds if one is not seed]
@@ -131,7 +131,10 @@ class ScriptTrials:
         return StepTest(self.base, trial.fingerprint, draws, allowance_of(precision, draws))
 
     def effect(self, trial: Trial, precision: Precision) -> tuple[str, str]:
-        """Whether the fault alone, computed in fp32, exceeds what this precision allows, and where."""
+        """The effect of the fault alone, computed in fp32, and words about it.
+
+        The effect is "visible" if it exceeds what this precision allows (see `Judged.effect`).
+        """
         base, own, draws = self.base, trial.fingerprint, self._draws[precision]
         if first_difference(base, own) is None:
             return "nothing", "no bit differs"
@@ -200,7 +203,7 @@ def _ratios(found: Distances, predicted: list[Distances], evidence: set[str]) ->
 
 
 def row_of(script: Script, folder: Path) -> Row:
-    """Everything that the trials of this script show so far."""
+    """The row of a script, from the trials that are saved so far."""
     trials = ScriptTrials(script, folder)
     offer = trials.records.offer()
     if offer is None or offer.failure or not trials.base.losses:
@@ -230,13 +233,13 @@ def row_of(script: Script, folder: Path) -> Row:
             failed[fault] = plain.failure
             continue
         faults += [_fault(trials, fault, claimed, plain, plain) for claimed in ("reordered", "identical")]
-        if fault == "fp16_unscaled":  # in itself a lower precision
+        if fault == "fp16_unscaled":  # This fault is itself a lower precision.
             faults.append(_fault(trials, fault, "approximate", plain, plain))
         in_bf16 = trials.records.load(f"fault-bf16-{fault}")
         if in_bf16 is not None and in_bf16.fingerprint.losses:
             faults.append(_fault(trials, fault, "approximate", plain, in_bf16))
     bf16, other = trials.records.load("mixed_precision=bf16"), trials.records.load("seed-0")
-    if bf16 is not None and bf16.changes:  # lower precision is a fault for the other classes
+    if bf16 is not None and bf16.changes:  # For the other classes, lower precision is a fault.
         faults += [_fault(trials, COMPUTED_IN_BF16, claimed, bf16, bf16) for claimed in ("reordered", "identical")]
     if other is not None and other.fingerprint.losses:
         for claimed in ("reordered", "approximate", "identical"):
@@ -289,8 +292,8 @@ def _judged(what: str, numerics: Numerics) -> Judged:
 def _fault(
     trials: ScriptTrials, fault: str, claimed: NumericsClass, plain: Trial, seen: Trial, is_control: bool = False
 ) -> Judged:
-    """`plain` has the fault alone, and `seen` the fault and the claimed precision. `is_control`: the trial is one of
-    the controls, which must not judge itself."""
+    """Judges a fault. `plain` has only the fault, and `seen` also has the claimed precision. With `is_control` the
+    trial is one of the controls, and is not used to judge itself."""
     precision: Precision = "bf16" if claimed == "approximate" else "fp32"
     numerics = trials.judge(claimed, seen, precision, is_control)
     effect, words = trials.effect(plain, precision)

@@ -1,8 +1,8 @@
 """Measures the share of a tuning that its numerics check takes: controls, proofs, and the comparison of fingerprints.
 
-Each workload is tuned with the code of this tree and, with --before, with the code of another checkout. Both use the
-Python of this process. Each tuning is a process of its own. Rows are stored, so an interrupted run continues with the
-next tuning. Writes benchmarks/results/numerics_time.md.
+Each workload is tuned with the code of this tree and, with --before, with the code of another checkout. All tunings use
+the Python of this process. Each tuning is a process of its own. Rows are stored, so an interrupted benchmark continues
+with the next tuning. Writes benchmarks/results/numerics_time.md.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ WORKLOADS = Path(__file__).parent / "workloads"
 CHOSEN = ("language", "tabular")
 BUDGET_S = 300.0
 CHECK_S = 20.0
-NUM_TUNINGS = 2  # of each workload with each code: what a tuning checks depends on what turns out to be faster
-METHODS = ("quick_check", "needs_proof", "full_check", "prove")  # of NumericsCheck, in which all its time is spent
-CONTROLS = ("rounding", "coarse", "seed", "proof")  # roles of trials that only the numerics check starts
+NUM_TUNINGS = 2  # Tunings of each workload with each code. What a tuning checks depends on which techniques are faster.
+# The methods in which NumericsCheck spends all its time
+METHODS = ("quick_check", "needs_proof", "full_check", "prove")
+CONTROLS = ("rounding", "coarse", "seed", "proof")  # Roles of trials that only the numerics check starts
 
 
 class Clock:
-    """Adds up the time in methods of a class. A call within another one counts once."""
+    """Adds up the time in methods of a class. A call inside another such call is not counted again."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -74,7 +75,7 @@ def tune_one(script: str, budget_s: float, check_s: float) -> Row:
     session = tune_script([script], TuneOptions(budget_s=budget_s), SilentListener(), check_s=check_s)
     assert session.tuning is not None
     return {
-        "seconds": time.monotonic() - begun_s,  # the check included
+        "seconds": time.monotonic() - begun_s,  # Time of the tuning and of the check before it
         "numerics_s": clock.seconds,
         "controls": {role: roles[role] for role in CONTROLS if roles[role]},
         "recipe": str(session.tuning.recipe),
@@ -93,7 +94,7 @@ def measure(checkout: Path, script: Path, budget_s: float, check_s: float) -> Ro
 
 
 def name_of(checkout: Path) -> str:
-    """The commit and its subject."""
+    """The commit of a checkout, with its subject."""
     command = ["git", "log", "-1", "--format=%h (%s)"]
     return subprocess.run(command, cwd=checkout, check=True, capture_output=True, text=True).stdout.strip()
 
@@ -133,7 +134,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="the name of a workload; may be repeated")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of each tuning")
     parser.add_argument("--check", type=float, default=CHECK_S, help="seconds of the check that precedes it")
-    parser.add_argument("--tunings", type=int, default=NUM_TUNINGS, help="of each workload with each code")
+    parser.add_argument("--tunings", type=int, default=NUM_TUNINGS, help="tunings of each workload with each code")
     parser.add_argument("--tune", help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

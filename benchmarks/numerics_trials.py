@@ -1,5 +1,5 @@
-"""Runs the trials of numerics_errors.py: one script, its controls, every sound technique that applies, and every
-planted fault. Each trial is saved as soon as it has ended, so an interrupted run continues where it stopped."""
+"""Runs the trials of one script for numerics_errors.py: the script, its controls, every sound technique that applies,
+and every planted fault. Each trial is saved when it ends, so an interrupted benchmark continues where it stopped."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from slipstream.techniques._core.observation import Observation
 HERE = Path(__file__).parent
 ENTRY = str(HERE / "planted_faults" / "entry.py")
 NUM_STEPS = 60
-FAULT_STEPS = 40  # of a trial with a planted fault
+FAULT_STEPS = 40  # Steps of a trial with a planted fault
 WARM_UP = 5
-BLOCK = 30  # steps; at the end of each block the weights' digest is recorded
+BLOCK = 30  # Steps of a block. At the end of each block the digest of the weights is recorded.
 CHECK_S = 6.0
-LIMIT_S = 150.0  # for the start of a trial
+LIMIT_S = 150.0  # Time limit for the start of a trial
 NUM_SEEDS = 3
 
-# What may change numbers, though it should not change the training. The first setting that the technique offers is
-# used, or else this one. Techniques with True are tried whether or not their diagnosis says that they would help.
+# Techniques that may change numbers but should not change the training. If the technique offers settings, this setting
+# is used if it is among them, or else the first one offered. A technique with True is tried even if it offers none.
 TECHNIQUES: dict[str, tuple[Setting, bool]] = {
     "channels_last": (True, False),
     "fused_optimizer": (True, False),
-    "cpu_threads": (2, True),  # all trials have one thread otherwise
+    "cpu_threads": (2, True),  # All other trials have one thread.
     "mixed_precision": ("bf16", False),
     "fused_attention": (True, False),
     "flush_denormals": (True, True),
@@ -75,10 +75,10 @@ _VARIABLES = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "GOMP_SPINCO
 class Script(msgspec.Struct, frozen=True):
     name: str
     command: list[str]
-    folder: str  # where it runs
+    folder: str  # The working directory
     is_public: bool = False
     variables: dict[str, str] = {}
-    without: list[str] = []  # techniques and faults that are not tried
+    without: list[str] = []  # Techniques and faults that are not tried
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -86,8 +86,8 @@ class Trial(msgspec.Struct, frozen=True):
 
     key: str
     fingerprint: Fingerprint = Fingerprint()
-    seconds: float = 0.0  # of the whole trial, its start included
-    step_s: float = 0.0  # in the fastest block
+    seconds: float = 0.0  # Time of the whole trial, including its start
+    step_s: float = 0.0  # Time of a step in the fastest block
     changes: list[str] = []
     declined: list[str] = []
     failure: str = ""
@@ -95,7 +95,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What a check of the script says: what counts as a step, and which techniques apply."""
+    """The result of a check of the script: what counts as a step, and which techniques apply."""
 
     tick: Tick = "optimizer"
     settings: dict[str, Setting] = {}
@@ -105,7 +105,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 def facts_of(script: Script) -> str:
-    """A digest of what a trial depends on. Trials with another one are repeated."""
+    """A digest of everything that a trial depends on. Saved trials with another digest are repeated."""
     package = Path(sys.modules["slipstream"].__file__ or "").parent
     recorded = [package / "trial" / name for name in ("rounding_noise.py", "fingerprint.py", "tensor_sketch.py")]
     files = [*recorded, HERE / "planted_faults" / "techniques" / "planted.py"]
@@ -183,7 +183,7 @@ def technique_plans(offer: Offer, without: list[str]) -> list[Plan]:
 
 
 def fault_plans(offer: Offer, without: list[str], can_approximate: bool) -> Iterator[tuple[Plan, Plan | None]]:
-    """For each fault its trial in fp32, and the trial in bf16 if the script can be run so."""
+    """Yields for each fault its trial in fp32, and its trial in bf16 if the script can run in bf16."""
     for fault in FAULTS:
         if fault.partition("=")[0] not in without:
             planted = Choice("planted", f"{fault}@{offer.tick}")
@@ -193,7 +193,7 @@ def fault_plans(offer: Offer, without: list[str], can_approximate: bool) -> Iter
 
 
 def measure(script: Script, folder: Path, told: str = "") -> None:
-    """Runs every trial of a script that is not saved yet."""
+    """Runs all trials of a script that are not saved yet."""
     records = Records(folder, script)
     os.chdir(script.folder)
     os.environ.update(_VARIABLES | script.variables)
@@ -253,7 +253,7 @@ class _Runner:
             return known
         self._num_trials += 1
         start_s = time.monotonic()
-        # No trial has the role `base` here: the backend would end candidates that are far slower than it.
+        # No trial has the role `base`, because the backend would end candidates that are far slower than the base.
         role = "twin" if plan.role == "base" else plan.role
         spec = TrialSpec(self._num_trials, role, plan.recipe, plan.precision, plan.draw)
         failure = self._backend.enter(spec)

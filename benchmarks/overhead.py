@@ -1,7 +1,8 @@
 """Measures the time that observing adds to a step.
 
-Blocks of one loop with and without an instrument alternate in one process. The seams are installed and removed each
-time, so that both kinds of blocks use the same memory at almost the same time. Writes benchmarks/results/overhead.md.
+Blocks of one loop with and without an instrument alternate in one process. The seams are installed for each block and
+then removed, so both kinds of blocks use the same memory at almost the same time. Writes
+benchmarks/results/overhead.md.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from slipstream.trial.lifecycle import TrialSettings, start_run
 WATCHING_US = 25.0
 SAMPLING_SHARE = 0.03
 BESIDE_MS = 5000.0
-COARSE = 8  # an instrument that costs ten times as much needs only an eighth of the blocks
+COARSE = 8  # The divisor of the number of blocks for instruments that cost ten times as much as the others
 RUN = "`slipstream run` (watching)"
 CHECK = "`slipstream check` (watching and sampling)"
 PROFILER = "`torch.profiler` on all steps"
@@ -104,7 +105,7 @@ def serve(step_ms: float, folder: Path, clock: Clock) -> None:
 
 
 def measure(step_ms: float, num_rounds: int, block_ms: float, clock: Clock) -> Result:
-    """The step without an instrument in ms, and the µs that each instrument adds.
+    """Returns the milliseconds of a step without an instrument, and the microseconds that each instrument adds.
 
     Each block is compared with the blocks without an instrument before and after it.
     """
@@ -112,7 +113,8 @@ def measure(step_ms: float, num_rounds: int, block_ms: float, clock: Clock) -> R
     bare_ms, added = _take_turns(loop, INSTRUMENTS, num_rounds, num_steps)
     added[CHECK] = added[CHECK].shifted(_beside(loop, round(BESIDE_MS / step_ms)))
     added |= _take_turns(loop, {PROFILER: profiler}, num_rounds // COARSE, num_steps)[1]
-    if importlib.util.find_spec("traceml_ai") is not None:  # last, because its processes would disturb the others
+    # TraceML runs last, because its processes would disturb the others.
+    if importlib.util.find_spec("traceml_ai") is not None:
         with tempfile.TemporaryDirectory() as folder, contextlib.closing(Partner(step_ms, Path(folder))) as partner:
             added |= _take_turns(loop, {TRACEML: partner}, num_rounds // COARSE, num_steps)[1]
     return bare_ms, added
@@ -121,7 +123,8 @@ def measure(step_ms: float, num_rounds: int, block_ms: float, clock: Clock) -> R
 def _beside(loop: Loop, num_steps: int) -> float:
     """The CPU time, in µs per step, of the thread that writes the records of check.
 
-    The thread writes twice a second. Most blocks are too short to contain a write, and a step with one is an outlier.
+    The thread writes twice a second. Most blocks are too short to contain a write. A step with a write is an outlier
+    and is left out of its block.
     """
     trial = start_run(TrialSettings(mode="watch"))
     try:

@@ -11,7 +11,7 @@ import psutil
 
 RESULTS = Path(__file__).parent / "results"
 _UNITS = ("avx512f", "avx512_bf16", "amx_bf16")
-BY_HAND = "Written by hand."  # the text from this line on was added by hand, and is kept when a page is written again
+BY_HAND = "Written by hand."  # A page keeps the text from this line on when it is written again.
 
 
 def processor() -> str:

@@ -3,11 +3,13 @@
 For every script of the zoo whose remedy can be written in source, the benchmark makes a check and a patch. Then it
 races the original, the original with the recipe, and the patched source without slipstream. It also runs the numerics
 check on the patched source, counts the changed lines, and tests that a second patch changes nothing. Results are
-stored after each script (results/patched.json), so an interrupted run continues. Writes benchmarks/results/patched.md.
+stored after each script (results/patched.json), so an interrupted benchmark continues. Writes
+benchmarks/results/patched.md.
 
-All trials run with an allocator that keeps its memory, as in a tuning. Without this, two processes that do the same
-can differ permanently because of the layout of the heap: 3.3 million page faults against 0.13 million in 400 steps of
-no_workers. Neither the recipe nor the patch causes such a difference.
+All trials run with an allocator that keeps its memory, as in a tuning. With another allocator, two processes that do
+the same work can differ permanently because of the layout of the heap. For example, no_workers had 3.3 million page
+faults in 400 steps of one process, and 0.13 million in another. Neither the recipe nor the patch causes such a
+difference.
 """
 
 from __future__ import annotations
@@ -49,16 +51,16 @@ from slipstream.tuning.trials import RecipeTrials
 from slipstream.verify.confidence_sequence import ConfidenceSequence
 from slipstream.workflows.prove_patch import PATCH, Patched, PatchedBackend, numerics_of
 
-KEPT = 0.9  # of the gain of the recipe
-LEAST = 1.03  # if the recipe gains less on this machine, the patch is not judged
-STARTS, ROUNDS = 2, 10  # every trial starts twice, because some differences between processes are permanent
+KEPT = 0.9  # Least share of the recipe's gain that the patch must keep
+LEAST = 1.03  # If the recipe gains less on this machine, the patch is not judged.
+STARTS, ROUNDS = 2, 10  # Every trial starts twice, because some differences between processes are permanent.
 KEEPING = RESULTS / "patched.json"
 
 
 @dataclass(frozen=True)
 class Case:
-    recipe: dict[str, Setting]  # the known remedy; if empty, the patch fixes the finding itself
-    seconds: int = 12  # of the check
+    recipe: dict[str, Setting]  # The known remedy. If it is empty, the patch fixes the finding itself.
+    seconds: int = 12  # Length of the check
 
 
 CASES = {
@@ -82,7 +84,7 @@ CASES = {
 
 
 def examine(folder: Path, name: str, case: Case, length: tuple[int, int]) -> dict[str, Any]:
-    """Make the session and the patch in a separate folder, and race them."""
+    """Makes the session and the patch in a separate folder, and races the patch. Returns the facts of the result."""
     script = folder / f"{name}.py"
     shutil.copy(HERE / script.name, script)
     command = [sys.executable, "-m", "slipstream", "check", "--quiet", "--seconds", str(case.seconds), script.name]
@@ -120,7 +122,7 @@ def race(folder: Path, session: Session, recipe: Recipe, patch: Patch, length: t
 
     files = {str(file.path.absolute()): file.after for file in patch.files}
     known = {**{name: catalogue()[name] for name in catalogue()}, PATCH: Patched(numerics_of(patch.written))}
-    os.chdir(folder)  # trials must start in the same folder as the check
+    os.chdir(folder)  # Trials must start in the folder of the check.
     with ProcessBackend(session.script, tick=tick_of(session), environment_of=variables) as process_backend:
         backend = PatchedBackend(process_backend, files)
         state = TuningState(session, backend, TuneOptions(120.0), SilentListener(), known, Journal("", {}))
@@ -141,7 +143,7 @@ def race(folder: Path, session: Session, recipe: Recipe, patch: Patch, length: t
 def run_rounds(
     state: TuningState, session: Session, contenders: list[RecipeTrials], num_starts: int, num_rounds: int
 ) -> list[list[float]] | str:
-    """Seconds per step of each contender in each round, or a string with the reason if one of them failed."""
+    """Returns the seconds per step of each contender in each round, or the reason if a contender failed."""
     assert session.summary is not None
     steps = epoch_steps(session) or 0.0
     num_steps, lead_in = block(
@@ -169,7 +171,7 @@ def gain(rounds: list[list[float]], column: int) -> float:
 
 
 def kept(rounds: list[list[float]]) -> tuple[float, float, float]:
-    """The patch's share of the recipe's gain over 1, with a 95% interval by bootstrap over the rounds."""
+    """The share of the recipe's gain above 1 that the patch keeps, with a 95% interval by bootstrap over the rounds."""
 
     def share(drawn: list[list[float]]) -> float:
         return (gain(drawn, 2) - 1) / max(gain(drawn, 1) - 1, 1e-9)
@@ -234,11 +236,11 @@ def render(results: dict[str, dict[str, Any]], head: str) -> tuple[str, list[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--only", choices=list(CASES), action="append", help="measure this one again, even if there is a result"
+        "--only", choices=list(CASES), action="append", help="measure this script again and no other; may be repeated"
     )
     parser.add_argument("--starts", type=int, default=STARTS)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds after every start")
-    parser.add_argument("--again", action="store_true", help="measure all of them again")
+    parser.add_argument("--again", action="store_true", help="measure all scripts again")
     options = parser.parse_args()
     os.environ.update(allocator_environment("huge_pages"))
     stored = json.loads(KEEPING.read_text()) if KEEPING.exists() and not options.again else {"scripts": {}}

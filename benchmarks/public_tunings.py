@@ -1,4 +1,4 @@
-"""Tries `check` and `tune` on training scripts of other people, and compares what they say with a stopwatch.
+"""Tries `check` and `tune` on training scripts of other people, and compares their results with a stopwatch.
 
 `--public FOLDER` names a folder with one subfolder for each script. Its `run.json` says how the script is run:
 
@@ -6,13 +6,13 @@
      "python": "/path/of/python", "cwd": ..., "env": {...}, "command": ["train.py", ...],
      "short": ["--epochs", "1"], "long": ["--epochs", "5"]}
 
-`short` and `long` are added to the command and make a shorter and a longer run of the same training. A script without
-such arguments has a second folder, `short_cwd`, with less data. The time of a long process minus that of a short one is
-the time of training alone, without start-up.
+`short` and `long` are added to the command and make a shorter and a longer run of the same training. A script that has
+no arguments for its length has a second folder, `short_cwd`, with less data. The time of a long process minus the time
+of a short process is the time of training alone, without start-up.
 
-Every row is stored when it is measured, so an interrupted run continues. Whether check is right is for a person to say:
-judgements stand in results/public_judgements.json, by the name of the script, with a reason. `--facts` prints what is
-needed for that. Writes benchmarks/results/public_tunings.md.
+Every row is stored when it is measured, so an interrupted benchmark continues. A person judges whether check is right.
+The judgements are in results/public_judgements.json, by the name of the script, with a reason. `--facts` prints the
+facts that a judgement needs. Writes benchmarks/results/public_tunings.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WATCH = Path(__file__).parent / "public_watch.py"
 
 @dataclass(frozen=True)
 class Script:
-    """A `run.json`."""
+    """The content of a `run.json`."""
 
     name: str
     repository: str
@@ -60,7 +60,7 @@ class Script:
 
     @property
     def environment(self) -> dict[str, str]:
-        """With the slipstream of this repository, whichever the script's Python has."""
+        """The environment variables of the script, with which its Python imports the slipstream of this repository."""
         paths = [str(ROOT / "src"), self.env.get("PYTHONPATH", "")]
         return {**os.environ, **self.env, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
@@ -87,8 +87,11 @@ class FailedError(Exception):
     """A command of slipstream or the script itself ended with an error."""
 
 
-class without_traces:  # noqa: N801  it is used as a function
-    """Removes what appears in the folder meanwhile: a checkpoint would make the next run of some scripts shorter."""
+class without_traces:  # noqa: N801  The class is used like a function.
+    """Removes the files that appear in the folder inside the `with` block.
+
+    A checkpoint, for example, would make the next run of some scripts shorter.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -156,8 +159,9 @@ def _tune(script: Script, result: Path, recipe: Path) -> dict[str, Any]:
 
 
 def _deliver(script: Script, recipe: Path) -> Interval:
-    """The time of training with plain Python over that with the recipe: one ratio a round, by processes that take
-    turns.
+    """The time of training with plain Python, divided by the time with the recipe.
+
+    The processes of a round take turns, and each round gives one ratio.
     """
     starts = ([script.python], script.slipstream("run", "--recipe", str(recipe)))
     long_folder, short_folder = Path(script.cwd), Path(script.short_cwd or script.cwd)
@@ -179,7 +183,7 @@ def _deliver(script: Script, recipe: Path) -> Interval:
 
 
 def facts(name: str, row: Row) -> str:
-    """What a person needs to judge check by the stopwatch."""
+    """The facts that a person needs to compare check with the stopwatch."""
     lines = [f"## {name}"]
     if watch := row.get("watch"):
         lines.append(
@@ -303,7 +307,8 @@ def main() -> None:
     head = machine()
     for script in chosen:
         source = Path(script.cwd) / script.command[0]
-        rows.measure(script.name, lambda script=script: measure(script), source, settings=asdict(script))  # type: ignore[misc]
+        # type: ignore[misc]
+        rows.measure(script.name, lambda script=script: measure(script), source, settings=asdict(script))
         write_page(NAME, render(rows.stored(names), scripts, read_json(JUDGEMENTS), head))
 
 

@@ -1,8 +1,8 @@
 """Runs a script as `__main__`, without slipstream, and times its steps and its waits for data.
 
-`python public_watch.py RESULT SCRIPT [ARGUMENTS]`. A step ends when the optimizer that was called first has made an
-update. A wait is a call of a DataLoader's iterator while gradients are recorded, so those of most evaluations do not
-count. RESULT is a JSON file.
+Usage: `python public_watch.py RESULT SCRIPT [ARGUMENTS]`. RESULT is the JSON file to write. A step ends when the
+optimizer that was called first has made an update. A wait is a call of a DataLoader's iterator while gradients are
+recorded, so the waits of most evaluations do not count.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 
 class Stopwatch:
-    """Counts in this process only, not in forked workers."""
+    """Times the steps and the waits of this process. It does not write a result in forked workers."""
 
     def __init__(self, result: Path) -> None:
         self._result, self._process = result, os.getpid()
-        self._steps: list[float] = []  # when each ended
-        self._waits: list[tuple[float, float]] = []  # when it ended, its seconds
+        self._steps: list[float] = []  # The ends of the steps
+        self._waits: list[tuple[float, float]] = []  # The end and the seconds of each wait
         self._updates: Counter[int] = Counter()
         self._first: int | None = None
 
@@ -46,7 +46,7 @@ class Stopwatch:
                 self._waits.append((end, end - start))
             return batch
 
-        setattr(_BaseDataLoaderIter, "__next__", timed_fetch)  # noqa: B010  mypy forbids the assignment
+        setattr(_BaseDataLoaderIter, "__next__", timed_fetch)  # noqa: B010  mypy forbids an assignment here.
         atexit.register(self._write)
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
@@ -61,7 +61,8 @@ class Stopwatch:
             self._result.write_text(json.dumps(self._facts()))
 
     def _facts(self) -> dict[str, Any]:
-        steps = self._steps[len(self._steps) // 10 :]  # without the first steps, which are slower
+        # The first tenth is left out, because the first steps are slower.
+        steps = self._steps[len(self._steps) // 10 :]
         if len(steps) < 2:
             return {"num_steps": len(self._steps)}
         seconds = steps[-1] - steps[0]

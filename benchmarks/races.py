@@ -1,10 +1,10 @@
-"""Races between chosen recipes, for benchmarks: how much faster is one recipe of a script than another?
+"""Races between chosen recipes, for benchmarks. They measure how much faster one recipe of a script is than another.
 
-A pair is two processes that start for this pair alone, one of each recipe. They take turns, and the pair gives one
-ratio. Processes can be fast or slow for life, so the interval is that of the pairs, by Student's t. The statistics are
-not those of tune, which these races judge.
+A pair is two new processes, one of each recipe. The two processes take turns, and the pair gives one ratio. A process
+can be faster or slower than another one from its start to its end. The interval is therefore computed from the ratios
+of several pairs, by Student's t. The statistics of tune are not used, because these races judge the results of tune.
 
-Ratios are stored in results/races.json. Several tunings may keep the same recipe, which is then raced once.
+Ratios are stored in results/races.json. Several tunings may keep equal recipes. Such a recipe is raced once.
 """
 
 from __future__ import annotations
@@ -24,18 +24,22 @@ from slipstream.records import Recipe, Tick, TrialSpec
 from slipstream.supervise.race import ProcessBackend
 
 BLOCK_S = 0.4
-ROUNDS_OF_PAIR = 16  # their median is more precise than processes are alike
-HOPELESS_ROUNDS, HOPELESS = 3, 0.5  # a recipe at less than half of the speed after three rounds is not the best one
+ROUNDS_OF_PAIR = 16  # The error of the median of these rounds is smaller than the difference between processes.
+# If a recipe has less than this share of the speed after this number of rounds, the race ends.
+HOPELESS_ROUNDS, HOPELESS = 3, 0.5
 PAIRS = NUM_VALUES
-TECHNIQUES = (PACKAGE / "techniques", PACKAGE / "data")  # what a recipe does
+TECHNIQUES = (PACKAGE / "techniques", PACKAGE / "data")  # The code that decides what a recipe does
 
 
 class RaceFailedError(Exception):
-    """A trial could not start, or ended."""
+    """A trial could not start, or ended early, or no round was undisturbed."""
 
 
 def race(script: Sequence[str], recipes: Sequence[Recipe], num_rounds: int, tick: Tick = "optimizer") -> list[float]:
-    """The ratio of the first recipe's step time to the second's in every round, in two new processes."""
+    """Returns the ratio of the first recipe's step time to that of the second, for each undisturbed round.
+
+    The race starts two new processes.
+    """
     with ProcessBackend(list(script), tick=tick, environment_of=variables) as process_backend:
         for ident, recipe in enumerate(recipes):
             failure = process_backend.enter(TrialSpec(ident, "candidate" if recipe.choices else "base", recipe))
@@ -58,7 +62,7 @@ def race(script: Sequence[str], recipes: Sequence[Recipe], num_rounds: int, tick
 
 
 class Races:
-    """Races whose results are stored."""
+    """Runs races and stores their results."""
 
     def __init__(self) -> None:
         self._rows = Rows("races", TECHNIQUES)
@@ -66,7 +70,7 @@ class Races:
     def ratio(
         self, name: str, script: Sequence[str], files: Sequence[Path], first: Recipe, second: Recipe, tick: Tick
     ) -> Interval:
-        """How many times as fast the second recipe is as the first. `files` decide what the script does."""
+        """The speed of the second recipe, divided by that of the first. The script depends on `files`."""
         if set(first.choices) == set(second.choices):
             return Interval(1.0, 1.0, 1.0)
 

@@ -1,4 +1,4 @@
-"""Reads and writes recipes such as "decode_cache,thread_workers=2". An unknown technique is an error."""
+"""Reads and writes the text of recipes, such as "decode_cache,thread_workers=2". An unknown technique is an error."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def written(recipe: Recipe) -> str:
 
 
 def variables(recipe: Recipe) -> dict[str, str]:
-    """The environment variables that must be set before the process starts."""
+    """The environment variables of the recipe that must be set before a process starts."""
     return {k: v for c in recipe.choices for k, v in environment_of(c.technique, c.setting).items()}

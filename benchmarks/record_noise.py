@@ -1,7 +1,7 @@
 """Records how the time of a training step of about 50 ms varies on this machine.
 
-A few processes of the same small convnet take turns in random order, as trials do. One recording uses the default
-allocator. The other uses the setting that tune applies first, with which the allocator keeps its memory. Writes
+Several processes of the same small convnet take turns in random order, as trials do. One recording uses the default
+allocator. The other recording uses the setting that tune applies first, so that the allocator keeps its memory. Writes
 benchmarks/results/noise.json, which never_fooled.py reads.
 """
 
@@ -28,14 +28,14 @@ NUM_TRIALS = 4
 
 
 class Trial:
-    """A process that runs the requested number of steps and answers with the milliseconds of each."""
+    """A process that runs the requested number of steps and answers with the milliseconds of each step."""
 
     def __init__(self, num_channels: int, variables: dict[str, str]) -> None:
         command = [sys.executable, __file__, "--ride", str(num_channels)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}
         )
-        self.run_block(20)  # warm-up
+        self.run_block(20)  # The warm-up
 
     def run_block(self, num_steps: int) -> list[float]:
         orders, answers = cast("IO[str]", self.process.stdin), cast("IO[str]", self.process.stdout)
@@ -49,7 +49,7 @@ class Trial:
 
 
 def serve(num_channels: int) -> None:
-    """Train in this process: read numbers of steps from stdin, and print the times of the steps."""
+    """Trains in this process. Reads numbers of steps from stdin, and prints the times of the steps."""
     import torch
     from torch import nn
 
@@ -71,7 +71,9 @@ def serve(num_channels: int) -> None:
 
 
 def record(seconds: float, num_channels: int, variables: dict[str, str]) -> list[tuple[int, list[float]]]:
-    """The blocks in the order of time: the trial, and the milliseconds of each step after the lead-in."""
+    """Returns the blocks in the order of time. A block is the trial and the milliseconds of each step after the
+    lead-in.
+    """
     timings = []
     rng = random.Random(0)
     with ExitStack() as stack:

@@ -1,7 +1,7 @@
 """Measures microseconds to resize an image, with Pillow and with fast_resize.
 
-Both resize crops of photographs in turns in one process, on one thread and on two. All results are compared byte by
-byte. Writes benchmarks/results/resizing.md.
+Pillow and fast_resize resize crops of photographs in turns in one process, on one thread and on two. All results are
+compared byte by byte. Writes benchmarks/results/resizing.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Filter = Image.Resampling
 
 
 def part_of(image: Any, side: int) -> Any:
-    """The middle of a photograph, which is enlarged first if it is too small."""
+    """The middle of a photograph. If the photograph is too small, it is enlarged first."""
     scale = max(1.0, side / min(image.size))
     large = image.resize((round(image.width * scale + 0.5), round(image.height * scale + 0.5)))
     left, top = (large.width - side) // 2, (large.height - side) // 2

@@ -1,6 +1,6 @@
-"""The rows of a results page. Each is stored when it is measured, so an interrupted benchmark continues with the next
-row. A row names its commit. It is measured again only if what decides it has changed: the search, the statistics, or
-the files that belong to the row.
+"""The rows of a results page. Each row is stored when it is measured, so an interrupted benchmark continues with the
+next row. A row names its commit. It is measured again only if one of its sources has changed: the search, the
+statistics, or the files that belong to the row.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Rows:
     """The stored rows of one page, in results/<name>.json."""
 
     def __init__(self, name: str, sources: Iterable[Path] = SEARCH) -> None:
-        """`sources`: files and folders that decide every row. Rows of files without a hash of them are dropped."""
+        """`sources` are the files and folders on which every row depends. Stored rows without a digest are dropped."""
         self._path = RESULTS / f"{name}.json"
         self._sources = tuple(sources)
         stored = read_json(self._path)
         self._rows: dict[str, Row] = {key: row for key, row in stored.items() if "sources" in row}
 
     def measure(self, key: str, measure: Callable[[], Row], *files: Path, settings: object = None) -> Row:
-        """The stored row, or a new one if the sources, these files or the settings are not those of the stored one."""
+        """Returns the stored row, or measures a new one if the sources, these files or the settings have changed."""
         sources = digest((*self._sources, *files), settings)
         if key not in self._rows or self._rows[key]["sources"] != sources:
-            commit = commit_name()  # of the code that is about to run
+            commit = commit_name()  # The commit of the code that runs now
             row = measure()
             facts = {"commit": commit, "day": time.strftime("%Y-%m-%d"), "processor": processor(), "sources": sources}
             self._rows[key] = {**row, **facts}
@@ -47,23 +47,23 @@ class Rows:
         return self._rows[key]
 
     def stored(self, keys: Iterable[str]) -> dict[str, Row]:
-        """The rows that were ever measured, in this order. Those of older code are among them."""
+        """The stored rows with these keys, in this order. Rows of older code are included."""
         return {key: self._rows[key] for key in keys if key in self._rows}
 
     def extend(self, key: str, **values: object) -> None:
-        """Adds to a row that was measured what follows from it."""
+        """Adds values to a row that was measured."""
         self._rows[key] |= values
         write_json(self._path, self._rows)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The stored object, empty if there is no file."""
+    """The stored object; empty if there is no file."""
     stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return stored
 
 
 def write_json(path: Path, value: object) -> None:
-    """The file is complete at all times."""
+    """Writes a JSON file. An interruption never leaves an incomplete file."""
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(value, indent=1) + "\n")
     os.replace(partial, path)
@@ -78,7 +78,7 @@ def digest(paths: Iterable[Path], settings: object = None) -> str:
 
 
 def commit_name() -> str:
-    """The commit of the code, with a plus sign if files of the code differ from it."""
+    """The commit of the code, with a plus sign if files of the code differ from the commit."""
     code = ["src", "benchmarks/*.py", "benchmarks/workloads"]
     is_changed = bool(_git("status", "--porcelain", "--", *code))
     return _git("rev-parse", "--short", "HEAD") + ("+" if is_changed else "")
@@ -97,7 +97,7 @@ def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
 
 
 def judged(is_met: bool, is_beyond: bool = True) -> str:
-    """The word for a threshold. It is missed only if the 95% interval of the result lies wholly beyond it."""
+    """The word for a threshold. A threshold is missed only if the whole 95% interval of the result is beyond it."""
     if is_met:
         return "met"
     return "**missed**" if is_beyond else "within the interval"

@@ -1,4 +1,4 @@
-"""The results of loaders.py: rates, paired ratios, which goals are met, and the page."""
+"""Renders the results of loaders.py: rates, paired ratios, goals, and the page."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ OURS_HANDOVER = "ready tensors by slipstream"
 COPYING = "the floats copied in memory"
 _OWN_FOLDER = re.compile(r"\S*/loaders-[^\s,]*")
 LEAST_LATER, LEAST_FIRST, LEAST_HANDOVER = 1.7, 1.1, 2.0
-# In megabytes per image: nine passes over 0.6 of floats. Before that, 0.4 of cached pixels are read (the mean crop),
-# 0.2 of resized pixels are written and read twice (half of the images are flipped), and 0.15 of bytes are written or
-# read five times. A copy reads and writes 0.6.
+# The bytes that an image moves, divided by those of a copy. In megabytes per image: 0.6 of floats are read or written
+# nine times. Before that, 0.4 of cached pixels are read (the mean crop). 0.2 of resized pixels are written and read,
+# three passes in all (half of the images are flipped). 0.15 of bytes are written or read five times. A copy reads and
+# writes 0.6.
 BYTES_MOVED = (9 * 0.6 + 0.4 + 3 * 0.2 + 5 * 0.15) / (2 * 0.6)
 
 
 @dataclass(frozen=True)
 class Goal:
     what: str
-    ratio: Interval | None  # None: one of the two was left out
+    ratio: Interval | None  # None if one of the two contestants was left out
     least: float
 
     @property
@@ -59,7 +60,7 @@ class Standings:
         return median(self.running[label].rates)
 
     def ratio(self, label: str, other: str) -> Interval | None:
-        """The ratio of block i of one contestant to block i of the other, which is close to it in time.
+        """The ratio of the rates of two contestants, in pairs of blocks that are close to each other in time.
 
         The first epoch may end before all blocks have run, so the lists may differ in length.
         """
@@ -141,7 +142,7 @@ def _times(ratio: Interval) -> str:
 
 
 def _far(standings: Standings) -> str:
-    """How close the loaders come to the rate that the memory allows."""
+    """A paragraph that compares the loaders with the rate that memory allows."""
     shares = [(label, standings.ratio(label, COPYING)) for label in (OURS_HANDOVER, PLAIN_HANDOVER)]
     said = [f"{label} reach {ratio.middle:.0%}" for label, ratio in shares if ratio is not None]
     if not said:
@@ -158,7 +159,7 @@ def _far(standings: Standings) -> str:
 
 
 def _chosen(options: argparse.Namespace) -> str:
-    """The selection of contestants, if not all took part."""
+    """A sentence about the selection of contestants; "" if all took part."""
     wanted = [word for word in options.only if word]
     return f"Only contestants whose name contains {' or '.join(wanted)} took part. " if wanted else ""
 
@@ -169,7 +170,7 @@ def _left_out(standings: Standings) -> str:
 
 
 def _said(standings: Standings) -> str:
-    """What the techniques changed, and what they declined."""
+    """A list of what the techniques changed and what they declined."""
     lines = []
     for label in (FIRST, LATER, OURS_HANDOVER):
         facts = standings.running[label].facts if label in standings.running else {}

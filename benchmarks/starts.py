@@ -1,7 +1,7 @@
 """Measures how long trials take to start, from launch to the end of the warm-up, on real scripts.
 
-Compares three ways: one after the other; two at the same time; and forked from a process that has imported torch, which
-is how tune starts trials on a CPU. Writes benchmarks/results/starts.md.
+Compares three ways to start trials: one after the other, two at the same time, and forked from a process that has
+imported torch. Tune forks trials on a CPU. Writes benchmarks/results/starts.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NUM_TRIALS = 4
 
 
 def start_s(script: list[str], is_side_by_side: bool, may_fork: bool = False) -> float:
-    """Seconds for each trial after the base."""
+    """Starts trials and returns the seconds for each trial after the base."""
     with ProcessBackend(script, may_fork=may_fork) as process_backend:
         specs = [TrialSpec(ident, "candidate" if ident else "base") for ident in range(NUM_TRIALS + 1)]
         _enter(process_backend, specs[0])
@@ -42,7 +42,7 @@ def _enter(process_backend: ProcessBackend, spec: TrialSpec) -> None:
 
 
 def foreseen(beside: float) -> float:
-    """The time per start on the simulated backend, relative to a start alone."""
+    """The time per start on the simulated backend, divided by the time of a start alone."""
     total = done = 0.0
     for _ in range(NUM_TRIALS):
         took = 1.0 - done

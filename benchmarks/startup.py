@@ -1,6 +1,6 @@
 """Measures how much later the first line of a script runs with `slipstream run` than with `python`.
 
-The processes run in turn and are compared in pairs. Writes benchmarks/results/startup.md.
+The processes run one after the other and are compared in pairs. Writes benchmarks/results/startup.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def measure(num_pairs: int) -> tuple[list[float], list[float]]:
         script.write_text(SCRIPT)
         bare = [sys.executable, str(script)]
         watched = [str(Path(sys.executable).with_name("slipstream")), "run", str(script)]
-        first_line_ms(bare), first_line_ms(watched)  # fills the byte-code cache and the page cache
+        first_line_ms(bare), first_line_ms(watched)  # This fills the byte-code cache and the page cache.
         pairs = []
         for number in range(num_pairs):
             order = (bare, watched) if number % 2 == 0 else (watched, bare)

@@ -1,7 +1,7 @@
 """Measures photographs per second with worker processes and with threads.
 
-Compares the plain loader without workers, with two workers, and with threads. They take turns in one process. The step
-leaves the CPU idle for five milliseconds. Writes benchmarks/results/threaded.md.
+Compares the plain loader without workers, with two workers, and with threads. All cases take turns in one process. The
+step leaves the CPU idle for five milliseconds. Writes benchmarks/results/threaded.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MEAN, STD = torch.tensor([0.485, 0.456, 0.406])[:, None, None], torch.tensor([0.
 
 
 class Photographs(Dataset[Any]):
-    """Random-resized crop to 224, flip, to float, normalise: as torchvision does it, with Pillow."""
+    """Photographs with a random-resized crop to 224, flip, conversion to float and normalisation, as in torchvision."""
 
     def __init__(self, paths: list[Path], length: int) -> None:
         self.paths = paths

@@ -1,6 +1,7 @@
 """Tunes a script with one technique, which has several settings and changes nothing. Writes the recipe to a file.
 
-A process of its own, because noisy.py starts other load: load from children of a tuning would count as the tuning's.
+noisy.py runs this script in a process of its own, because noisy.py also starts the bursts of load. A tuning counts the
+load of its child processes as its own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def command(seconds: float, seed: int, result: Path, script: str) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, required=True, help="of the check")
+    parser.add_argument("--seconds", type=float, required=True, help="length of the check")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("script")

@@ -15,12 +15,12 @@ from slipstream.records import Tuning
 from slipstream.store.sessions import load_session, newest_first
 
 SLIPSTREAM = (sys.executable, "-m", "slipstream")
-END_S = 30.0  # a tuning ends its trials and removes their workspaces in this time
+END_S = 30.0  # Time in which a tuning must end its trials and remove their workspaces
 
 
 @contextlib.contextmanager
 def beside(command: Sequence[str], folder: Path, log: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a command in a process group of its own while the block runs, and ends the group with the block."""
+    """Runs a command in a process group of its own during the `with` block, and then ends the group."""
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(log.open("wb")) if log is not None else subprocess.DEVNULL
         process = subprocess.Popen(
@@ -37,13 +37,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_S)
-    with contextlib.suppress(ProcessLookupError):  # the group may outlive the process that leads it
+    # Other processes of the group may still run after the first has ended.
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def run(command: Sequence[str], folder: Path, log: Path | None = None) -> float:
-    """Runs a command to its end and returns its seconds. A failure is an error."""
+    """Runs a command to its end and returns its seconds. Raises CalledProcessError if the command fails."""
     start = time.monotonic()
     with beside(command, folder, log) as process:
         code = process.wait()
@@ -63,7 +64,7 @@ def last_tuning(folder: Path) -> Tuning:
 
 
 def raced_share(tuning: Tuning) -> tuple[int, int]:
-    """How many techniques were timed in a race, of how many that apply."""
+    """The number of applying techniques that were timed in a race, and the number of all that apply."""
     singles = [verdict for verdict in tuning.verdicts if verdict.kind == "single"]
     applying = {verdict.technique for verdict in singles if verdict.decision != "not_applicable"}
     raced = {one.technique for one in singles if one.speed is not None or one.step_ms is not None}

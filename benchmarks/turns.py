@@ -1,7 +1,7 @@
-"""Contestants that take turns.
+"""Contestants of a benchmark that take turns.
 
-Each contestant is a separate process. It is stopped, with all its workers and threads, except while it answers a
-question. A contestant that fails or does not answer is left out, with the reason.
+Each contestant is a separate process. The process is stopped, with all its workers and threads, except while it answers
+a question. A contestant that fails or does not answer is left out, and the page gives the reason.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 from slipstream.supervise.process_control import ProcessTree
 
 HERE = Path(__file__).parent
-LEAD_IN_S, TIMED_S = 0.2, 0.6  # the minimum; a slow loader takes longer for the minimum number of batches
-TIMEOUT_S = 150.0  # enough to convert data, to compile, and for an epoch that fills the cache
+LEAD_IN_S, TIMED_S = 0.2, 0.6  # Shortest times. A slow loader takes longer for the smallest number of batches.
+TIMEOUT_S = 150.0  # Long enough to convert data, to compile, and for an epoch that fills the cache
 
 
 @dataclass(frozen=True)
 class ContestantSpec:
     label: str
-    peer: str  # the module in peers/
+    peer: str  # Name of the module in peers/
     setting: dict[str, Any] = field(default_factory=dict)
     has_same_pixels: bool = True
     environment: dict[str, str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Contestant:
         self._tree = ProcessTree(self._process.pid)
 
     def ask(self, lead_in: int, timed: int) -> None:
-        """Run one block while all other contestants are stopped. A block without timed batches is a warm-up."""
+        """Runs one block while all other contestants are stopped. A block without timed batches is a warm-up."""
         assert self._process.stdin is not None
         self._tree.resume()
         try:
@@ -90,12 +90,12 @@ class Contestant:
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):
             assert stream is not None
-            with contextlib.suppress(OSError):  # the process may have ended before it read a question
+            with contextlib.suppress(OSError):  # The process may have ended before it read a question.
                 stream.close()
 
 
 def _environment(spec: ContestantSpec, folder: Path) -> dict[str, str]:
-    """Variables with which slipstream and the benchmarks can be imported, and caches are separate and empty."""
+    """Environment variables that make slipstream and the benchmarks importable, and make caches separate and empty."""
     paths = [str(HERE.parent / "src"), str(HERE), os.environ.get("PYTHONPATH", "")]
     own = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     own |= {"SLIPSTREAM_CACHE": str(folder / "cache"), "XDG_CACHE_HOME": str(folder / "other-cache")}

@@ -1,8 +1,8 @@
-"""Holds the files that contestants read in memory, by mapping them.
+"""Maps the files that contestants read, so that they stay in memory.
 
-Some systems drop files from the page cache that no process has mapped or read for a minute. DAMON does so on a virtual
-machine. A contestant may wait longer than that for its turn and would then be timed with a cold disk, while a
-contestant that keeps its file mapped would not.
+Some systems drop a file from the page cache if no process has mapped or read the file for a minute. DAMON does so on a
+virtual machine. A contestant may wait for its turn longer than a minute. Without mapping, its next block would read
+from a cold disk, except if the contestant keeps its file mapped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class WarmFiles:
         self._held: dict[Path, mmap.mmap] = {}
 
     def hold(self, folder: Path) -> int:
-        """Hold every file below the folder as long as this object exists. Returns the number of new files."""
+        """Maps every file below the folder as long as this object exists. Returns the number of new files."""
         before = len(self._held)
         for path in folder.rglob("*"):
             if path.is_file() and path not in self._held and path.stat().st_size:

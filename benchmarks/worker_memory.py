@@ -1,8 +1,8 @@
 """Measures the unshared memory of workers and of the main process for a dataset that is a list of a million strings.
 
-Compares torch's own workers with slipstream's, after every epoch. To read a string, Python changes its reference count,
-so that the page is copied into the worker. The benchmark tests whether slipstream adds to that. Writes
-benchmarks/results/worker_memory.md.
+Compares torch's own workers with slipstream's, after every epoch. When a worker reads a string, Python changes the
+string's reference count, so the memory page is copied into the worker. The benchmark tests whether slipstream's workers
+need more memory than torch's. Writes benchmarks/results/worker_memory.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OURS = f"workers={WORKERS},buffer_reuse,decode_cache,fast_decode,fast_resize,fas
 
 
 def run_epochs(kind: str, num_samples: int) -> None:
-    """Run in a separate process, and print the bytes of all processes after every epoch."""
+    """Runs the epochs in this process, and prints the bytes of all processes after every epoch."""
     import psutil
     import torch
     from torch.utils.data import DataLoader, Dataset
@@ -64,7 +64,7 @@ def run_epochs(kind: str, num_samples: int) -> None:
             next(iterator)
         workers = [
             child.memory_full_info().uss for child in main.children()
-        ]  # all batches except the last have been read
+        ]  # All batches except the last one have been read.
         told.append([main.memory_full_info().uss, *workers])
         next(iterator, None)
     assert not faults and all(len(one) == 1 + WORKERS for one in told), (faults, told)

@@ -28,7 +28,7 @@ def test_the_seams_pass_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture
     assert _test("cpu", ["seams"], report) == 0, report.read_text()
     assert "All tests passed on cpu." in capsys.readouterr().out
     text = report.read_text()
-    assert "| seams | the training cannot tell | yes |" in text
+    assert "| seams | the losses are the same | yes |" in text
     assert '"num_usable"' in text, "the report has the environment"
 
 

@@ -34,9 +34,9 @@ def decoding(test: SpeedTest | None, leaf: str = "PIL/ImageFile.py:load") -> str
 @pytest.mark.parametrize(
     ("rate", "words"),
     [
-        (1200.0, "An image takes 2.5 ms to decode, a photograph of 500 x 375 0.83 ms on a core"),
-        (1200.0, "as much as 3.0 of those, so smaller files would cost less"),
-        (420.0, "the decoder is as fast as it gets here"),
+        (1200.0, "An image takes 2.5 ms to decode, and a photograph of 500 x 375 takes 0.83 ms on a core"),
+        (1200.0, "3.0 times as long, so smaller images would cost less"),
+        (420.0, "decoding is as fast as it can be here"),
     ],
 )
 def test_decoding(rate: float, words: str) -> None:
@@ -80,7 +80,7 @@ def test_handing_over() -> None:
     session = msgspec.structs.replace(made_session(), speedtest=made_test(hand_over=800.0))
     near = about_handing_over(session, 16_000_000, 25.0)
     assert "At the 800 MB/s" in near and "a batch of 16 MB takes 20 ms: only fewer bytes" in near
-    assert "yours 90 ms: the packing costs more than the bytes" in about_handing_over(session, 16_000_000, 90.0)
+    assert "yours takes 90 ms: packing takes longer than copying" in about_handing_over(session, 16_000_000, 90.0)
     assert about_handing_over(session, 0, 90.0) == "" == about_handing_over(session, 16_000_000, 0.0)
     stacks = [made_stack("handover", 0, 90, role="worker", file=""), made_stack("handover", 50, 90)]
     [fact] = made_loader().tensor_facts
@@ -132,7 +132,7 @@ def test_copying() -> None:
     test = made_test(session.environment, "cuda", copy_pinned=12.0, copy_pageable=4.1)
     session = msgspec.structs.replace(session, speedtest=test)
     assert about_copying(session, "cuda:0") == (
-        "This machine copies 12.0 GB/s from pinned memory and 4.1 from other (slipstream machine)."
+        "This machine copies 12.0 GB/s from pinned memory and 4.1 from other memory (slipstream machine)."
     )
     assert about_copying(made_session(), "cuda:0") == ""
     assert reading_of(session, "copy_pinned") is None, "that was the device's"

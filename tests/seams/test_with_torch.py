@@ -7,6 +7,7 @@ import pickle
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ import torch
 import torch._dynamo  # patches torch when it is imported, so it is imported before our patches are checked
 from torch.utils.data import DataLoader, TensorDataset
 
+import slipstream
 from slipstream.observe.recorder import Recorder
 from slipstream.records import Ending, Event, Met, Seen
+from slipstream.seams.modules.module import shield_from_dynamo
 from slipstream.seams.patching import Patches
 from slipstream.seams.transfer import SyncSeam, TransferSeam
 from slipstream.trial.lifecycle import ScriptRun, TrialSettings
@@ -109,6 +112,15 @@ def test_seam_is_outside_compiled_modules(way: str) -> None:
         train(net, parameters, 5)
     num = 8 if way == "late" else 5
     assert kinds(run) == {"forward": num, "backward": num, "optimizer": num}
+
+
+def test_dynamo_skips_files_that_exist() -> None:
+    import torch._dynamo.trace_rules as rules
+
+    package = Path(slipstream.__file__).parent
+    shield_from_dynamo(test_dynamo_skips_files_that_exist.__code__)
+    ours = [Path(one) for one in rules.SKIP_DIRS if Path(one).is_relative_to(package) and one.endswith(".py")]
+    assert ours and all(one.is_file() for one in ours)
 
 
 def test_a_compiled_function_has_no_seam_inside() -> None:

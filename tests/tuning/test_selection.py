@@ -66,6 +66,24 @@ def test_what_is_faster_alone_but_not_beside_the_best_is_left_out(run: Any, tech
     assert verdict_of(tuning, "b").cause in ("not_together", "no_gain")
 
 
+def test_two_techniques_for_the_input_do_not_spoil_the_rest(run: Any, technique: Any, verdict_of: Any) -> None:
+    """Workers gain alone and cost time beside a cache. The technique for the model gains in any case."""
+
+    def factor(recipe: Recipe) -> float:
+        names = {choice.technique for choice in recipe.choices}
+        of_input = 1.3 if {"cache", "workers"} <= names else 0.5 if "cache" in names else 0.7 if "workers" in names else 1
+        return of_input * (0.85 if "model" in names else 1.0)
+
+    techniques = {
+        "cache": technique(causes=("slow_decode",)),
+        "workers": technique(causes=("no_workers",)),
+        "model": technique(causes=("full_precision",)),
+    }
+    tuning = run(SimulatedBackend(factor), techniques)
+    assert tuning.recipe == _recipe(cache=True, model=True)
+    assert verdict_of(tuning, "workers").decision == "rejected"
+
+
 def test_another_pass_races_on_top_of_the_winners(run: Any, technique: Any, verdict_of: Any, listener: Any) -> None:
     """Workers gain nothing in a step that computes. Once it computes less, it waits for batches."""
 

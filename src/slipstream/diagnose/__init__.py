@@ -16,7 +16,8 @@ def diagnose(session: Session) -> Session:
     """Return the session with its summary and findings filled in.
 
     `diagnosis_notes` holds sentences about what could not be determined. Diagnosing a diagnosed session gives the same
-    session. If a session of an older version has the sentences of its diagnosis in `notes`, none are added.
+    session. In a session of an older version `diagnosis_notes` is None, because `notes` contains these sentences
+    already. It stays None.
     """
     summary, notes = summarise(session)
     if summary is None:

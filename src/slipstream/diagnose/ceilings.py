@@ -1,7 +1,8 @@
-"""Ceilings: the step time if one resource were free. They are times of a step with the usual number of batches.
+"""Ceilings: the step time if one resource were free, for a step with the usual number of batches.
 
-The resources are data (measured in blocks that replay kept batches), compute (measured while the loader is drained),
-and perfect sharing of the cores.
+`compute` is the step with free data. It is measured in the blocks of kind `kept`, which replay stored batches. `input`
+is the step with free compute. It is measured while the loader is drained. `shared` is the CPU time of both sides,
+divided by the cores.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from slipstream.diagnose.steps.selection import (
 from slipstream.diagnose.steps.typical_step import typical_step
 from slipstream.records import Block, Ceilings, Loader, Session, Step
 
-FREE = 0.02  # share of a step; a step that waits no longer than this received a replayed batch
-# share of a block's time in steps with free data; below it, most of the block's CPU time belongs to other work
+FREE = 0.02  # Share of a step. A step that waits no longer than this share received a replayed batch.
+# Least share of a block's time in steps with free data. Below it, most of the block's CPU time belongs to other work.
 MOSTLY = 0.5
 
 
@@ -48,9 +49,9 @@ def find_ceilings(session: Session) -> Ceilings:
 
 
 def kept_steps(session: Session, block: Block, loader: Loader | None) -> list[Step]:
-    """The steps of a replay block that did not wait for data.
+    """The steps of a block of kind `kept` that did not wait for data.
 
-    The first steps are left out, because workers still fill their buffers then and use the cores.
+    The first steps are left out, because workers still fill their buffers during these steps and use the cores.
     """
     steps = alike(session, [step for step in session.steps if step.block == block.index])
     steps = [step for step in steps if step.phases.get("input", 0.0) <= FREE * step.step_ms] or steps
@@ -97,14 +98,14 @@ def _input_cpu_ms(session: Session, loader: Loader | None) -> float | None:
 
 
 def _compute_cpu_ms(session: Session, compute_ms: float | None) -> float | None:
-    """CPU time of the trial's process over blocks with replayed batches, where input costs nothing."""
+    """CPU milliseconds of a step with free data, from the CPU time of the trial's process in blocks of kind `kept`."""
     if compute_ms is None:
         return None
     blocks = [block for block in blocks_of(session, ("kept",)) if block.cpu_ns > 0 and _is_mostly_free(session, block)]
     elapsed_ns = sum(block.end_ns - block.start_ns for block in blocks)
     if elapsed_ns > 0:
         return compute_ms * sum(block.cpu_ns for block in blocks) / elapsed_ns
-    # The CPU time was not measured. All threads busy all the time is the upper bound, which predicts the smallest gain.
+    # The CPU time was not measured. The upper bound is that all threads are always busy. It predicts the smallest gain.
     facts, usable = session.environment.torch, max(1.0, session.environment.num_usable)
     return compute_ms * (min(facts.num_threads, usable) if facts and is_on_cpu(session) else 1.0)
 

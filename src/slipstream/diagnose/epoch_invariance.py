@@ -1,7 +1,7 @@
 """Whether the work on samples gives the same result in every epoch, so that doing it once is enough.
 
-The answer comes from the random numbers that were drawn while batches were built. Where those were not observed, it
-comes from the names of the functions that were called.
+The answer comes from the random numbers that were drawn while batches were built, and from the names of the functions
+that were called.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from slipstream.diagnose.hotspots import total
 from slipstream.records import Loader, Session, StackCount
 
 RANDOM = re.compile(r"rng\b|rand|shuffle|choice|jitter|augment|noise|dropout", re.IGNORECASE)
-# Tokenizers map words to numbers by a fixed rule. Random operations on texts (masks, crops) come after them.
+# Tokenizers map words to numbers by a fixed rule. Random operations on texts (masks, crops) come after the tokenizer.
 TEXT = re.compile(r"tokeni[sz]|\bbpe\b|lemmati[sz]|\bstem(mer)?\b|sentencepiece|vocab", re.IGNORECASE)
 PARSING = re.compile(r"\b(u?json|orjson|yaml)\.(loads?|safe_load)\b|\bfromstring\b|\bunpackb\b")
 TEXT_LEAVES = ("transformers/tokenization", "tokenizers/", "sentencepiece/", "tiktoken/", "nltk/", "spacy/")
 PARSING_LEAVES = ("json/decoder.py:", "json/scanner.py:", "etree/ElementTree.py:")
-MOST = 0.5  # share of the samples that must be of one kind
+MOST = 0.5  # Share of the stack samples that must be of one kind
 
 
 def draws(session: Session, loader: Loader) -> bool | None:
@@ -36,10 +36,10 @@ def is_parsing(stacks: Sequence[StackCount]) -> bool:
 
 
 def repeats(session: Session, loader: Loader, stacks: Sequence[StackCount], others: Sequence[StackCount]) -> bool:
-    """Whether the work that these samples were taken in gives the same result every time.
+    """Whether work on samples of the dataset gives the same result every time.
 
-    `others` holds the samples of everything that builds the batch. A random generator that cannot be observed is
-    recognised by its name among the called functions.
+    `stacks` are the stack samples of this work, and `others` are the samples of everything that builds the batch. A
+    random generator that cannot be observed is recognised by its name among the called functions.
     """
     if is_text(stacks) or is_parsing(stacks):
         return True

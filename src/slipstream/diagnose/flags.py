@@ -1,6 +1,6 @@
-"""Offers a setting as the script's own option, where its command line has one: `--num_workers 2`.
+"""Replaces a finding's change by an option of the script's command line, such as `--num_workers 2`.
 
-An option is matched by its name and by its value: the value that the parser read must be the one in use.
+An option matches if its name fits the setting and if the value that the parser read is the value in use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from slipstream.diagnose.steps.selection import training_loader
 from slipstream.records import Finding, Flag, Session
 
 OFF: Final = ("False", "None", "no", "none", "off", "0", "32", "fp32", "float32", "full", "32-true", "")
-# Names of options, without "_" and "-" and in lower case. Parts of longer names: dataloader_num_workers, use_compile.
+# The names of options, in lower case and without "_" and "-". A pattern may match a part of a longer name, such as
+# dataloader_num_workers.
 NAMES: Final[dict[str, str]] = {
     "num_workers": r"(^|(?<!persistent))workers?$|^j$",
     "persistent_workers": r"persistentworkers?$",
@@ -27,7 +28,7 @@ NAMES: Final[dict[str, str]] = {
     "tf32": r"tf32$",
     "compile": r"^(use|enable|torch)?(torch)?compile(model)?$",
     "fused": r"^(use)?fused(adamw?|optim(izer)?)?$",
-    # A setting among several choices
+    # Options with several choices, of which one is the setting
     "precision": r"precision$|dtype$",
     "optim": r"^optim(izer)?$",
     "logging_steps": r"^logging_?steps$|^(log|print)(ging)?(interval|freq|every|steps|everynsteps)$",
@@ -39,7 +40,10 @@ INTERVALS: Final = ("logging_steps", "save_steps", "eval_steps")
 
 
 def offered(session: Session, finding: Finding) -> Finding:
-    """The finding with the script's own options as its change; unchanged if there is none for its first setting."""
+    """Return the finding with the script's own options as its change.
+
+    The finding is returned unchanged if no option fits its first setting.
+    """
     if not session.flags or not finding.settings:
         return finding
     options = {name: _option(session, finding, name, value) for name, value in finding.settings.items()}
@@ -51,7 +55,7 @@ def offered(session: Session, finding: Finding) -> Finding:
 
 
 def _option(session: Session, finding: Finding, setting: str, value: str) -> str:
-    """The option with its value; "" if the script has none, or if it is not certain which."""
+    """The option with its value; "" if the script has no fitting option, or several."""
     found = list(
         dict.fromkeys(text for flag in session.flags if (text := _text(session, finding, setting, value, flag)))
     )
@@ -87,7 +91,7 @@ def _is_in_use(session: Session, finding: Finding, setting: str, flag: Flag) -> 
         is_of_trainer = session.trainer is not None and re.sub(r"_", "", setting) == re.sub(r"_", "", flag.name)
         return is_of_trainer or (statement is not None and flag.name in re.findall(r"\w+", statement.guard))
     if re.search(rf"\b{setting}\s*=\s*(\d|True|False|None)", text):
-        return False  # the line has a value of its own
+        return False  # The line sets a value of its own.
     return flag.value in _values_in_use(session, setting)
 
 

@@ -6,22 +6,27 @@ from bisect import bisect_right
 
 from slipstream.records import Session, Step
 
-# A block or step beside more load than this is not evidence. A quarter of a core is three times the error of the
-# shortest reading on two cores (machine/foreign_load.py), so that ticks alone do not disturb. On two busy cores it
-# costs a step an eighth of its time, as much as the gains that are raced. On many cores, a tenth of them costs a step
-# that uses them all a tenth of its time.
+# A block or step is not evidence if other programs used more cores than this. A quarter of a core is three times the
+# error of the shortest reading on two cores (machine/foreign_load.py), so errors of a reading alone do not disturb a
+# step. A quarter of a core slows down a step on two busy cores by an eighth, which is as much as a typical gain. On
+# many cores the limit is a tenth of the cores. It slows down a step that uses all cores by a tenth.
 MOST_FOREIGN_CORES = 0.25
 MOST_FOREIGN_SHARE = 0.1
 
 
 def most_foreign(num_usable: float) -> float:
-    """The cores that other programs may use of those that we may use, before a measurement counts as disturbed."""
+    """The number of cores that other programs may use before a measurement counts as disturbed.
+
+    `num_usable` is the number of cores that this process may use.
+    """
     return max(MOST_FOREIGN_CORES, MOST_FOREIGN_SHARE * num_usable)
 
 
 def foreign_cores(session: Session, start_ns: int, end_ns: int) -> float | None:
-    """The cores that other programs used in this time, on average over the samples that overlap it. None: there is
-    none."""
+    """The cores that other programs used in this interval, on average over the samples that overlap it.
+
+    None if no sample overlaps the interval.
+    """
     seen_ns = used_ns = 0.0
     samples = session.foreign_load
     for at in range(bisect_right(samples, start_ns, key=lambda sample: sample.end_ns), len(samples)):

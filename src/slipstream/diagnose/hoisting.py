@@ -1,7 +1,8 @@
 """Rewrites a line that takes a batch out of a table and converts it.
 
 In the result, the whole table is converted once before the loop, and the line only indexes rows. The rewrite uses only
-the text of the line. If it is not certain that the rewritten line gives the same rows, the functions here return "".
+the text of the line. If it is not certain that the rewritten line gives the same rows, there is no rewrite: `hoisted`
+returns "" and `hoist` returns an empty list.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import NamedTuple
 
 _MAKERS = {"tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "DoubleTensor", "asarray", "array"}
 _MODULES = {"torch", "np", "numpy"}
-# Operations that give the same result on all rows at once as on a few rows.
+# Methods that convert every value separately, so all rows can be converted at once.
 _METHODS = {"float", "double", "half", "long", "int", "bool", "astype", "tolist", "to_numpy", "copy", "contiguous"}
 _ARRAYS = {"values", "to_numpy"}
-_MOVES = {"to", "cuda", "pin_memory"}  # these stay in the loop, because the device may not have memory for all rows
+_MOVES = {"to", "cuda", "pin_memory"}  # Moves stay in the loop, because the device may lack memory for all rows.
 
 
 class _NotKnownError(Exception):
@@ -22,16 +23,18 @@ class _NotKnownError(Exception):
 
 
 class Hoisted(NamedTuple):
-    """One variable of the line: `all_x = whole` once, and `x = all_x[rows]` followed by the moves in place of the old
-    value.
+    """The rewrite of one variable.
+
+    `all_x = whole` comes before the loop. In the line, `all_x[rows]` followed by the moves replaces the old value of
+    `x`.
     """
 
     name: str
     whole: str
     rows: str
     moves: str
-    tables: frozenset[str]  # names that the expression for the whole table depends on
-    is_range: bool  # the rows are a slice, so the result is a view
+    tables: frozenset[str]  # Names that the expression for the whole table depends on
+    is_range: bool  # Whether the rows are a slice, so that the result is a view
 
     @property
     def once(self) -> str:
@@ -39,12 +42,12 @@ class Hoisted(NamedTuple):
 
     @property
     def then(self) -> str:
-        """The new value of the variable."""
+        """The new value of the variable, without the moves."""
         return f"all_{self.name}[{self.rows}]"
 
 
 def hoisted(text: str) -> str:
-    """The line "all_x = ...  # once, before the loop" and the rewritten line; "" for a line of another form."""
+    """The lines to put before the loop and the rewritten line, joined; "" for a line of another form."""
     parts = hoist(text)
     before = [f"{part.once}  # once, before the loop" for part in parts]
     after = [f"{part.name} = {part.then}{part.moves}" for part in parts]
@@ -52,7 +55,7 @@ def hoisted(text: str) -> str:
 
 
 def hoist(text: str) -> list[Hoisted]:
-    """One entry for each variable that the line assigns; none for a line of another form."""
+    """Return one entry for each variable that the line assigns, or an empty list for a line of another form."""
     try:
         (statement,) = ast.parse(text.strip()).body
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
@@ -92,12 +95,12 @@ def _text_of(rows: ast.expr) -> str:
 
 
 class _Reader:
-    """Descends from the outermost conversion to the table's name, and takes out the one selection of rows."""
+    """Goes from the outermost conversion down to the table's name, and removes the selection of rows."""
 
     def __init__(self) -> None:
         self.rows: ast.expr | None = None
-        # whether an operation on the way makes an array or a tensor of the table; a plain table is not indexed like
-        # this
+        # Whether one of the operations makes an array or a tensor of the table. A data frame is not indexed like an
+        # array.
         self.is_array = False
 
     def strip(self, node: ast.expr) -> ast.expr:
@@ -146,7 +149,7 @@ class _Reader:
         return ast.Subscript(self.strip(table), chosen, ast.Load())
 
     def _take(self, rows: ast.expr) -> None:
-        if self.rows is not None or isinstance(rows, ast.Constant):  # rows are selected twice, or the row is constant
+        if self.rows is not None or isinstance(rows, ast.Constant):  # Rows are selected twice, or the row is constant.
             raise _NotKnownError
         self.rows = rows
 

@@ -13,8 +13,8 @@ import msgspec
 from slipstream.diagnose.steps.selection import blocks_of, watched_kinds
 from slipstream.records import Session, Site, StackCount
 
-FEWEST_SAMPLES = 12  # a share of fewer samples is not meaningful
-NEAR_LINES = 20  # a comprehension this close to a function's line belongs to that function
+FEWEST_SAMPLES = 12  # A share of fewer samples is not meaningful.
+NEAR_LINES = 20  # A comprehension that is at most this far from a function's line belongs to that function.
 
 
 class Hotspot(msgspec.Struct, frozen=True):
@@ -24,9 +24,9 @@ class Hotspot(msgspec.Struct, frozen=True):
 
 
 def watched_stacks(session: Session, role: str, phases: Collection[str] | None = None) -> list[StackCount]:
-    """Samples of the unmodified script.
+    """Returns the samples of the unmodified script in the processes with this role.
 
-    Samples of workers are taken from every block: workers do the same work in each, and do not know the block.
+    Samples of workers come from all blocks, because workers do the same work in every block and do not know the block.
     """
     wanted = {block.index for block in blocks_of(session, watched_kinds(session))}
     return [
@@ -52,7 +52,7 @@ def hottest_function(stacks: Sequence[StackCount]) -> list[StackCount]:
 
 
 def _owner(stack: StackCount, stacks: Sequence[StackCount]) -> str:
-    """The function itself; for a comprehension, the function whose sampled lines are nearest."""
+    """The name of the sample's function; for a comprehension or lambda, the function whose sampled line is nearest."""
     if not stack.function.startswith("<") or stack.function == "<module>":
         return stack.function
     named = [one for one in stacks if one.file == stack.file and not one.function.startswith("<")]
@@ -70,8 +70,8 @@ def hottest_line(session: Session, stacks: Sequence[StackCount]) -> Hotspot | No
     (file, line), count = counts.most_common(1)[0]
     there = [stack for stack in stacks if (stack.file, stack.line) == (file, line)]
     most = max(there, key=lambda stack: stack.count)
-    # A sample of a loop falls on the jump back, which points to some name on the line. The longest expression shows
-    # most of the line.
+    # A sample of a loop may fall on the jump back, whose position is some name on the line. The longest expression
+    # shows most of the line.
     whole = [stack for stack in session.stacks if (stack.file, stack.line) == (file, line)]
     longest = max((stack.expression for stack in [*there, *whole]), key=len)
     text = next((site.text for site in session.sites if (site.file, site.line) == (file, line)), longest)
@@ -81,7 +81,10 @@ def hottest_line(session: Session, stacks: Sequence[StackCount]) -> Hotspot | No
 def phase_ms_of(
     session: Session, phases_ms: dict[str, float], wanted: Callable[[StackCount], bool]
 ) -> tuple[float, list[StackCount]]:
-    """Milliseconds per step of the main process that the wanted samples stand for, over all phases."""
+    """The milliseconds per step that the wanted samples of the main process stand for, and these samples.
+
+    `phases_ms` contains the milliseconds of each phase that is searched.
+    """
     chosen: list[StackCount] = []
     ms = 0.0
     for phase, phase_ms in phases_ms.items():

@@ -13,10 +13,12 @@ from slipstream.diagnose.statistics import fmean
 from slipstream.diagnose.steps.selection import batches_per_step, fetches_of, is_on_cpu, training_loader, watched_kinds
 from slipstream.records import Ceilings, Loader, Session, Site, StackCount, Summary
 
-DRAINED = 1.5  # ratio to the time that the drained loader needs for a batch; a longer wait is not attributed to input
-LEAST_SHARE = 0.05  # share of the step that input must cost before a fix for it is reported
-# The cost of passing a batch from a worker to the main process, on both sides. The value is rough and on the high side,
-# so that workers are not recommended for steps that are too short for them. `tune` measures the real gain.
+# Ratio of a wait to the time that the drained loader needs for a batch. The part of a wait beyond this ratio is not
+# attributed to input.
+DRAINED = 1.5
+LEAST_SHARE = 0.05  # Share of the step that input must cost before a fix for input is reported
+# The cost of passing a batch from a worker to the main process, for each side. The values are rough and rather too
+# high, so that workers are not recommended for steps that are too short for workers. `tune` measures the real gain.
 SENDING_MS = 0.5
 SENDING_MS_PER_BYTE = 0.6e-6
 RECEIVING_MS = 0.4
@@ -25,13 +27,13 @@ RECEIVING_MS_PER_BYTE = 0.1e-6
 
 class InputPath(msgspec.Struct, frozen=True):
     loader: Loader
-    batches: float  # per step
-    wait_ms: float  # per step, of the main process
-    work_ms: float  # per step, of one process that builds batches
-    cpu_ms: float  # CPU share of that work
-    waits: float  # share of the work that is waiting (disk, network, sleep) and needs no core
-    busy: float  # share of the time in which workers build batches; 1.0 without workers
-    stacks: list[StackCount]  # stack samples of the building process
+    batches: float  # Batches per step
+    wait_ms: float  # Time per step that the main process waits for batches
+    work_ms: float  # Time that one process needs to build the batches of a step
+    cpu_ms: float  # CPU time in `work_ms`
+    waits: float  # Share of the work that is waiting (disk, network, sleep) and needs no core
+    busy: float  # Share of the time in which workers build batches; 1.0 without workers
+    stacks: list[StackCount]  # Stack samples of the processes that build batches
 
     def share(self, stacks: list[StackCount]) -> float:
         """The share of the work that these samples stand for."""
@@ -49,7 +51,8 @@ def input_path(session: Session, summary: Summary) -> InputPath | None:
     if loader.num_workers == 0:
         work_ms = _believed_ms(wait_ms, summary.ceilings)
     else:
-        # While the loader is drained, nothing else uses the cores, so the smaller of the two times is the work itself.
+        # While the loader is drained, the step does not use the cores, so the smaller of the two times is the work
+        # itself.
         drained = [fetch.wall_ns / 1e6 for fetch in fetches_of(session, loader, ("drain",))]
         means = [fmean(times) for times in (walls, drained) if times]
         work_ms = min(means) * batches if means else wait_ms * loader.num_workers
@@ -71,8 +74,8 @@ def input_path(session: Session, summary: Summary) -> InputPath | None:
 def _believed_ms(wait_ms: float, ceilings: Ceilings) -> float:
     """The part of the wait that input causes.
 
-    Without workers the wait is the work. If the drained loader needed far less time, the rest of the wait was a queue
-    for a core, or a refill of caches that the computation had emptied. No fix for input removes that part.
+    Without workers the wait is the work. If the drained loader needed far less time, the rest of the wait has another
+    cause: a queue for a core, or CPU caches that the computation had emptied. No fix for input removes this rest.
     """
     if ceilings.input_ms is None:
         return wait_ms
@@ -80,32 +83,32 @@ def _believed_ms(wait_ms: float, ceilings: Ceilings) -> float:
 
 
 def data_site(loader: Loader, hot: Hotspot | None = None) -> Site | None:
-    """Where a batch is built: the user's line that was sampled there, or else the dataset's method."""
+    """The line that builds a batch: the sampled line of the user, else the dataset's method, else the loader's line."""
     if hot is not None:
         return hot.site
     return loader.getitem_site or building_site(loader)
 
 
 def building_site(loader: Loader) -> Site | None:
-    """The line that builds the loader; None if a framework does.
+    """The line that builds the loader; None if the Hugging Face Trainer builds it.
 
-    The loader's site is then the line that configures the framework. It may call `parse_args`, and says nothing about
-    the data.
+    The site of a Trainer's loader is the line that configures the Trainer. That line says nothing about the data.
     """
     return loader.site if loader.framework != "transformers" else None
 
 
 def lost_ms(summary: Summary, path: InputPath) -> float:
-    """What input costs the step: the wait and, with workers, also the time that workers take from the cores of the
-    step.
+    """The milliseconds that input costs the step.
+
+    Without workers they are the work on batches. With workers they are the wait, or the time by which the step is
+    longer than with free data, whichever is longer.
     """
     compute_ms = summary.ceilings.compute_ms
     if path.loader.num_workers == 0:
         return path.work_ms
     if compute_ms is None:
         return path.wait_ms
-    # The compute ceiling was measured at another time. A difference below its noise is ignored, and only the wait
-    # counts.
+    # The compute ceiling was measured at another time. A difference below its noise is ignored.
     starved_ms = summary.step_low_ms - compute_ms
     return max(path.wait_ms, starved_ms if starved_ms > 0.1 * summary.step_ms else 0.0)
 
@@ -123,7 +126,7 @@ def step_after(
     cpu_ms: float | None = None,
     num_workers: int | None = None,
 ) -> float:
-    """The predicted step if a batch took `work_ms` of work and this many workers built batches."""
+    """The predicted step if its batches took `work_ms` of work and `num_workers` workers built them."""
     work_ms = path.work_ms if work_ms is None else work_ms
     cpu_ms = path.cpu_ms * (work_ms / path.work_ms if path.work_ms > 0 else 1.0) if cpu_ms is None else cpu_ms
     workers = path.loader.num_workers if num_workers is None else num_workers
@@ -136,15 +139,15 @@ def step_after(
         return min(summary.step_ms, _overlapped_ms(session, summary, floor_ms, work_ms, cpu_ms, workers))
     then_ms = _overlapped_ms(session, summary, floor_ms, work_ms, cpu_ms, workers)
     now_ms = _overlapped_ms(session, summary, floor_ms, path.work_ms, path.cpu_ms, path.loader.num_workers)
-    # The model predicts how the step changes; the measurement says how long it is now.
+    # The prediction gives the ratio by which the step changes. The measurement gives the step's length now.
     scaled_ms = summary.step_ms * then_ms / now_ms if now_ms > 0 else summary.step_ms
     return min(summary.step_ms, max(floor_ms, scaled_ms))
 
 
 def floor_of(summary: Summary, path: InputPath) -> float:
-    """The step if input were free: the compute ceiling. Without one, the step without its wait.
+    """The step if input were free: the compute ceiling or, if there is no ceiling, the step without its wait.
 
-    Without workers, input cannot remove more than the part of the wait that it causes.
+    Without workers, free input removes at most the part of the wait that input causes.
     """
     least_ms = summary.ceilings.compute_ms
     if path.loader.num_workers == 0:
@@ -180,8 +183,8 @@ def _waiting_share(
 ) -> float:
     """The share of the work that is waiting.
 
-    On a quiet machine, time off the CPU is waiting. On a busy machine, or with more workers than cores, it may be a
-    queue for a core. Then only samples on lines that wait or read count.
+    On a quiet machine, time off the CPU is waiting. On a busy machine, or with more workers than cores, a process may
+    also be off the CPU because it has no core. Then the share is at most that of the samples that wait or read.
     """
     off_cpu = 1 - min(1.0, on_cpu / granted_share(session, summary.ceilings))
     count = total(stacks)
@@ -194,7 +197,8 @@ def _waiting_share(
 def granted_share(session: Session, ceilings: Ceilings) -> float:
     """The share of a core that each computing thread received.
 
-    On the CPU, a step that has its data computes all the time, so missing CPU time went to other programs.
+    On the CPU, a step with free data computes all the time. If its CPU time is shorter than the step, other programs
+    used the cores.
     """
     if not is_on_cpu(session) or not ceilings.compute_ms or not ceilings.compute_cpu_ms:
         return 1.0
@@ -212,5 +216,5 @@ def _busy(session: Session, loader: Loader, walls: list[float]) -> float:
 def _building_stacks(session: Session, loader: Loader) -> list[StackCount]:
     if loader.num_workers == 0:
         return watched_stacks(session, "main", ("input",))
-    # A worker that waits without a user's line on its stack waits for its next task, which is not work.
+    # A worker that waits, without a line of the user's on its stack, waits for its next task. This wait is not work.
     return [stack for stack in watched_stacks(session, "worker", ("input",)) if stack.stage != "wait" or stack.file]

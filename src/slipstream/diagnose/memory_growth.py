@@ -1,4 +1,4 @@
-"""Detects memory that grows with every step. A rise that lasts distinguishes it from warm-up, caches and page-ins."""
+"""Detects memory that grows with every step until the end. The growth of warm-up, caches and page-ins ends earlier."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from slipstream.diagnose.steps.training_time import training_length
 from slipstream.records import Leak, Memory, Session
 
 FEWEST_POINTS = 12
-LEAST_GRAPHS = 0.25  # per step; a script that keeps a graph less often does so on purpose
-LEAST_TENSORS = 0.25
-LEAST_BYTES = 20_000.0  # per step; slipstream's own records and a list of floats stay below this
+LEAST_GRAPHS = 0.25  # Graphs per step. A script that keeps graphs less often does so on purpose.
+LEAST_TENSORS = 0.25  # Tensors per step
+LEAST_BYTES = 20_000.0  # Bytes per step. slipstream's own records and a list of floats stay below this value.
 _FEWEST_OBSERVATIONS = 4
-_STOPPED = 0.1  # of the fastest growth per step
-ASSUMED_STEPS = 20_000  # assumed length of a training whose length is unknown
+_STOPPED = 0.1  # Share of the fastest growth per step. Growth below this share has stopped.
+ASSUMED_STEPS = 20_000  # Assumed length of a training whose length is unknown
 
 
 class GrowthTrend(msgspec.Struct, frozen=True):
     graphs_per_step: float
     tensors_per_step: float
     bytes_per_step: float
-    num_steps: int  # steps over which the growth was observed
+    num_steps: int  # Number of steps during which the growth was observed
     steps_until_full: float | None
 
     @property
@@ -42,10 +42,11 @@ def find_growth(session: Session) -> GrowthTrend | None:
     graphs = _rising([(point.step, point.num_graphs) for point in counted])
     tensors = _rising([(point.step, point.num_tensors) for point in counted])
     if len(counted) < 3 and not _is_filled(session.leaks, series[-1].step):
-        # two observations are not a trend, unless one of the user's containers has grown at the same rate
+        # Two observations are not a trend, unless one of the user's containers has grown at about the same rate.
         graphs = tensors = 0.0
     graphs = max(graphs, _added_up(session.leaks, series[-1].step))
-    # Live tensors decide. Bytes that grow without live tensors are pages of a memory map, or a cache.
+    # Only a growing number of live tensors is reported. Without it, growing bytes are pages of a memory map, or a
+    # cache.
     if graphs < LEAST_GRAPHS and (tensors < LEAST_TENSORS or held < LEAST_BYTES):
         return None
     return GrowthTrend(graphs, tensors, held, series[-1].step - series[0].step, _until_full(session, series[-1], held))
@@ -63,7 +64,7 @@ def _counted(memory: list[Memory]) -> list[tuple[int, int]]:
 def has_stopped(memory: list[Memory]) -> int | None:
     """The observed step after which the number of live tensors no longer grew.
 
-    None if it still grows, or if there were too few observations.
+    None if the number still grows, or if there were too few observations.
     """
     counted = _counted(memory)
     rises = [(right[1] - left[1]) / (right[0] - left[0]) for left, right in pairwise(counted)]
@@ -73,7 +74,7 @@ def has_stopped(memory: list[Memory]) -> int | None:
 
 
 def _spaced(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The observations without those that follow another too soon to show any growth."""
+    """The observations, without each one that follows its predecessor too soon to show growth."""
     widest = max((right[0] - left[0] for left, right in pairwise(points)), default=0)
     kept = points[:1]
     for point in points[1:]:
@@ -83,7 +84,11 @@ def _spaced(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _rising(points: list[tuple[int, int]]) -> float:
-    """Growth per step from the first observation to the last; 0 unless each found more, at about the same rate."""
+    """Growth per step from the first observation to the last.
+
+    0 unless every observation is larger than the one before it, and the last rise is at least half as fast as the
+    first.
+    """
     slopes = [(right[1] - left[1]) / (right[0] - left[0]) for left, right in pairwise(points) if right[0] > left[0]]
     if not slopes or min(slopes) <= 0 or slopes[-1] < 0.5 * slopes[0]:
         return 0.0
@@ -91,13 +96,16 @@ def _rising(points: list[tuple[int, int]]) -> float:
 
 
 def _added_up(leaks: list[Leak], num_steps: int) -> float:
-    """Graphs per step that hang on one tensor. None of their tensors is counted as alive, but they use memory."""
+    """Graphs per step in the graph of a single tensor, which is a sum.
+
+    The number of live tensors does not contain the tensors of such a graph, although they use memory.
+    """
     most = max((leak.num_tensors for leak in leaks if leak.is_sum), default=0)
     return most / num_steps if most >= 0.7 * num_steps else 0.0
 
 
 def _leaked(leaks: list[Leak], num_steps: int) -> float:
-    """Bytes per step in containers that grew until the end."""
+    """Bytes per step in the leaked tensors that have no graph."""
     return sum(leak.num_bytes for leak in leaks if not leak.has_graph) / num_steps
 
 
@@ -106,8 +114,11 @@ def _is_filled(leaks: list[Leak], num_steps: int) -> bool:
 
 
 def _held_slope(session: Session, series: list[Memory]) -> float:
-    """Bytes per step; 0 unless both halves rise at the same rate and hardly any interval falls."""
-    late = series[len(series) // 4 :]  # allocators, caches and cuDNN plans fill up at the beginning
+    """Bytes per step.
+
+    0 unless the second half rises at least half as fast as the first, and the memory rises in nearly all intervals.
+    """
+    late = series[len(series) // 4 :]  # The rest is left out: allocators, caches and cuDNN plans fill at the beginning.
     if len(late) < FEWEST_POINTS:
         return 0.0
     points = [(float(point.step), float(_held_bytes(session, point))) for point in late]
@@ -122,7 +133,7 @@ def _held_bytes(session: Session, point: Memory) -> int:
 
 
 def _until_full(session: Session, last: Memory, held: float) -> float | None:
-    """Steps until memory is full, if that happens before the training ends."""
+    """Steps until memory is full; None if the training ends before that."""
     machine = session.environment
     limit = machine.memory_limit_bytes or machine.memory_bytes
     if is_on_accelerator(session):

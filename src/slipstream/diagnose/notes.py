@@ -1,8 +1,8 @@
 """Notes: sentences about facts that are not findings, because no change to the script would gain time.
 
-They cover three subjects. A reinforcement learner's environment takes a part of the step, but depends on the model's
-actions, so that nothing can prepare it in advance. The machine may rule out a recommendation. The model may train in
-evaluation mode, which matters for the result and not for the time.
+They cover three subjects. A reinforcement learner's environment takes a part of the step, but it depends on the model's
+actions, so no loader can prepare it. The machine may rule out a recommendation. The model may train in evaluation mode,
+which changes the result and not the time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slipstream.diagnose.steps.typical_step import sampled_step
 from slipstream.numbers import in_percent, part_of_ms, plural
 from slipstream.records import Event, Session, StackCount, Summary
 
-LEAST_SHARE = 0.15  # of the step
+LEAST_SHARE = 0.15  # Share of the step
 STEPS = re.compile(r"\b\w*env\w*(\[[^\]]*\])?\.(step|reset)\s*\(", re.IGNORECASE)
 
 
@@ -44,7 +44,7 @@ def environment_note(session: Session, step_ms: float, phases: dict[str, float])
     )
 
 
-LEAST_GRANTED = 0.8  # of a core for a computing thread; with less, other programs use the cores
+LEAST_GRANTED = 0.8  # Share of a core for a computing thread. With a smaller share, other programs use the cores.
 _LONGER = "Times are longer than on a quiet machine; shares of the step mean more than milliseconds."
 
 
@@ -70,11 +70,11 @@ def machine_notes(session: Session, summary: Summary) -> list[str]:
 
 
 def _guessed_load(session: Session, summary: Summary) -> str:
-    """A sentence if the machine seems to have been busy, for systems that do not tell what other programs used."""
+    """A sentence if the machine seems to have been busy, for systems that do not report the load of other programs."""
     if is_short_of_cores(session, summary):
         share = in_percent(granted_share(session, summary.ceilings))
         return f"The machine was busy: a computing thread of the script had {share} of a core."
-    # Threads that wait for each other spin. They use CPU time, which says nothing about other programs.
+    # Threads that wait for each other also use CPU time, so `is_short_of_cores` may miss a busy machine.
     if is_busy(session.environment) and is_on_cpu(session):
         load, usable = session.environment.load, session.environment.num_usable
         return f"The machine was busy when the measurement began: a load of {load:.1f} on {plural(usable, 'core')}."
@@ -82,7 +82,7 @@ def _guessed_load(session: Session, summary: Summary) -> str:
 
 
 def load_note(summary: Summary) -> str:
-    """ "Other programs used 1.2 cores during 9 of 40 steps: they are left out." """
+    """A sentence such as "Other programs used 1.2 cores during 9 of 40 steps: they are left out."; else ""."""
     num_all = summary.num_disturbed + (summary.num_undisturbed or 0)
     if not summary.num_disturbed:
         return ""
@@ -98,8 +98,9 @@ def is_short_of_cores(session: Session, summary: Summary) -> bool:
 
 
 def _undecided_threads(session: Session) -> list[str]:
-    """A note if torch uses fewer or more threads than cores, and the race against one thread per core was disturbed by
-    other programs.
+    """A note if torch does not use one thread per core, and the rehearsal with one thread per core was not faster.
+
+    This function is called only if other programs used the cores.
     """
     facts, cores, race = session.environment.torch, session.environment.num_cores, rehearsal_of(session, "threads")
     if facts is None or race is None or facts.num_threads == cores or race.low >= CLEARLY:
@@ -110,14 +111,15 @@ def _undecided_threads(session: Session) -> list[str]:
     ]
 
 
-FEW = 3  # calls; a single call may serve another purpose
+FEW = 3  # Calls of the model. A single call may serve another purpose.
 
 
 def mode_note(session: Session) -> str | None:
     """A note for a model that trains in evaluation mode.
 
-    This happens if validation calls eval() and the script calls train() only once, before its first epoch. From then on
-    dropout is off and batch norm keeps its old statistics. A model that never was in training mode is not reported.
+    A model does so if validation calls eval() and the script calls train() only once, before its first epoch. After the
+    first validation dropout is off and batch norm keeps its old statistics. A model that never was in training mode is
+    not reported.
     """
     with_grad = (event for event in session.events if event.kind == "forward" and event.grad)
     calls = outside_evaluations(session, with_grad)

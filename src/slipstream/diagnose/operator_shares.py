@@ -1,4 +1,4 @@
-"""Shares of the profiled step, by kind of operator. Its milliseconds include the profiler's overhead."""
+"""Shares of the profiled step, by kind of operator. The step's milliseconds include the profiler's overhead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def operators_ms(session: Session) -> float:
 
 
 def share_named(session: Session, *parts: str) -> float:
-    """The share of the operators' time spent in those whose name contains one of these parts."""
+    """The share of the operators' time that is spent in operators whose name contains one of these parts."""
     whole = operators_ms(session)
     if session.anatomy is None or whole <= 0:
         return 0.0

@@ -12,14 +12,15 @@ from slipstream.diagnose.gain import LEAST_GAIN, largest_gain
 from slipstream.diagnose.memory_growth import find_growth
 from slipstream.records import Finding, Session, Summary
 
-# These also cost memory, so they are shown whatever they gain in time.
+# Causes that also cost memory. Their findings are shown even if their predicted gain in time is small.
 RISKS = ("growing_memory", "grad_in_evaluation", "worker_memory")
-# Fixes that compete for the same argument or the same milliseconds. Of each set only the better one is shown.
+# Causes whose fixes concern the same argument or the same milliseconds. If they name the same line, only the better
+# finding of a group is shown.
 RIVALS = (("worker_count", "shallow_prefetch"), ("slow_read", "slow_transform"), ("cpu_threads", "worker_count"))
 
 
 def find_all(session: Session, summary: Summary) -> tuple[list[Finding], list[str]]:
-    """Findings, best first, and sentences about causes that could not be checked."""
+    """Return the findings, best first, and sentences about causes that could not be checked."""
     found: list[Finding] = []
     notes: list[str] = []
     for cause, find in catalogue().items():
@@ -34,13 +35,16 @@ def find_all(session: Session, summary: Summary) -> tuple[list[Finding], list[st
 
 
 def _bounded(finding: Finding, summary: Summary) -> Finding:
-    """No finding promises more than the ceiling that is printed above it. The two were measured at different times."""
+    """Limits the gain of a finding to what the ceilings allow, because a report prints the ceilings above the findings.
+
+    A gain may exceed a ceiling because they were measured at different times.
+    """
     gain = min(finding.predicted_gain, largest_gain(finding.cause, summary))
     return msgspec.structs.replace(finding, predicted_gain=gain)
 
 
 def _urgency(session: Session, finding: Finding) -> tuple[bool, float, str]:
-    """The sort key. A training that runs out of memory, or keeps a graph at every step, comes first."""
+    """The sort key. Growing memory comes first if it runs out, or if at least every second step keeps a graph."""
     growth = find_growth(session) if finding.cause == "growing_memory" else None
     is_first = growth is not None and (growth.is_fatal or growth.graphs_per_step >= 0.5)
     return not is_first, -finding.predicted_gain, finding.cause

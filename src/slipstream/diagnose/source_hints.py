@@ -9,7 +9,7 @@ from slipstream.records import Loader, Session, Site, Statement
 
 
 def taking(work: str, share: float) -> str:
-    """The title for one kind of work on a batch. It says "most" only for more than half."""
+    """The title for one kind of work on a batch. It says "most" only if the share is more than a half."""
     return f"{work} takes {'most' if share > 0.5 else 'a good part'} of the input"
 
 
@@ -19,7 +19,7 @@ def joined(*sentences: str) -> str:
 
 
 def each_weight_turned(model: str) -> str:
-    """The change for models that `to(memory_format=...)` does not convert as a whole."""
+    """The change for models that cannot be converted as a whole by `to(memory_format=...)`."""
     return (
         f"for w in {model}.parameters(): w.data = w.to(memory_format=torch.channels_last) if w.dim() == 4 else w.data"
     )
@@ -39,10 +39,10 @@ def statement_on(session: Session, site: Site | None) -> Statement | None:
 def more_rarely(
     session: Session, site: Site | None, iterations: int, sketch: str, *, does_nothing_else: bool = True
 ) -> str:
-    """The line under a condition, if the script can do without it in some iterations; otherwise a suggestion.
+    """The line under a condition, if the script can skip the line in some iterations; otherwise a suggestion.
 
-    `sketch` stands for the line if it is not known. `does_nothing_else` says that the called function is known to do
-    only what is to happen more rarely.
+    `sketch` replaces the line if it is not known. `does_nothing_else` says that the called function is known to do
+    nothing that must happen in every iteration.
     """
     text, statement = site.text if site and site.text else sketch, statement_on(session, site)
     is_safe = statement is not None and statement.is_skippable and does_nothing_else
@@ -54,7 +54,7 @@ def more_rarely(
 
 
 def warning_of(session: Session, site: Site | None) -> str:
-    """A sentence about what else must move under the condition; "" if nothing is known."""
+    """A sentence about names that the line assigns and the rest of the script uses; "" if none are known."""
     statement = statement_on(session, site)
     if statement is None or not statement.needed:
         return ""
@@ -62,7 +62,7 @@ def warning_of(session: Session, site: Site | None) -> str:
 
 
 def with_argument(site: Site | None, call: str, name: str, value: str) -> str:
-    """The user's own line with the argument inserted; a sketch of the call if the line does not contain all of it."""
+    """The user's own line with the argument inserted; a sketch if the line does not contain the whole call."""
     text = site.text if site else ""
     given = re.search(rf"\b{name}\s*=\s*", text)
     if given:
@@ -77,11 +77,11 @@ def with_argument(site: Site | None, call: str, name: str, value: str) -> str:
 
 
 def with_loader_argument(session: Session, loader: Loader, name: str, value: str) -> str:
-    """The same, with the framework's own name for the setting if a framework builds the loader."""
+    """The line that builds the loader with the argument inserted, or the Trainer's own argument for the setting."""
     if loader.framework == "transformers":
         return unless_replaced(session, f"TrainingArguments(..., dataloader_{name}={value})", "get_train_dataloader")
     text = loader.site.text if loader.site else "DataLoader("
-    if "super().__init__(" in text:  # a class of the user's, whose own arguments may be others
+    if "super().__init__(" in text:  # The loader is of a user's class, which may have other arguments.
         return with_argument(loader.site, "__init__", name, value)
     call = "DataLoader" if re.search(r"\bDataLoader\(", text) else loader.class_name
     return with_argument(loader.site, call, name, value)
@@ -90,10 +90,10 @@ def with_loader_argument(session: Session, loader: Loader, name: str, value: str
 def trainers_own(
     session: Session, site: Site | None, lightning: str, transformers: str, *methods: str, keras: str = ""
 ) -> str:
-    """The trainer's own argument, if a trainer does this by itself; "" if the loop is the user's.
+    """The argument of the trainer that makes the change; "" if the training loop is the user's.
 
-    With a trainer the observed line starts the whole training, so it cannot be edited to make the change. `methods` are
-    those of the Hugging Face Trainer that read the argument.
+    With a trainer the observed line starts the whole training, so the line cannot be edited to make the change.
+    `methods` are the methods of the Hugging Face Trainer that read the argument.
     """
     text, libraries = site.text if site is not None else "", session.environment.libraries
     if ".fit(" in text and {"lightning", "pytorch_lightning"} & set(libraries):
@@ -106,7 +106,7 @@ def trainers_own(
 
 
 def unless_replaced(session: Session, change: str, *methods: str) -> str:
-    """The change; a suggestion if a subclass replaces a method that reads the argument, and so may ignore it."""
+    """The change; a suggestion if the user's Trainer overrides one of the methods that read the argument."""
     trainer = session.trainer
     replaced = [name for name in methods if trainer is not None and name in trainer.own_methods]
     if trainer is None or not replaced:
@@ -125,7 +125,7 @@ def _end_of_value(text: str, start: int) -> int:
 
 
 def _closing(text: str, start: int) -> int:
-    """The position at which the parenthesis opened just before `start` closes; -1 if that is not on this line."""
+    """The position of the parenthesis that closes the one just before `start`; -1 if the text does not contain it."""
     depth = 1
     for at in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[at], 0)

@@ -1,7 +1,7 @@
 """Compares what `slipstream machine` measured on this computer with what a check observed.
 
-Each function returns a sentence that distinguishes the machine's limit from the script's. It returns "" if there is no
-test of this machine, or if the two measurements cannot be compared.
+Each function named `about_` returns a sentence that distinguishes a limit of the machine from a limit of the script. It
+returns "" if there is no speed test of this machine, or if the two measurements cannot be compared.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from slipstream.numbers import in_bytes, in_ms
 from slipstream.records import Session, Summary
 
 SOURCE = "(slipstream machine)"
-ALIKE = 1.5  # two measurements within this ratio count as equal
+ALIKE = 1.5  # Two measurements within this ratio count as equal.
 MUCH = 3.0
-PICTURE = "a photograph of 500 x 375"  # the picture that the test decodes
-FILE_BYTES = 110_000  # size of the test's small files
+PICTURE = "a photograph of 500 x 375"  # The picture that the speed test decodes
+FILE_BYTES = 110_000  # Size of the speed test's small files
 
 
 def reading_of(session: Session, name: str, device: str = "cpu") -> float | None:
     """The speed test's reading; None if it cannot be used.
 
-    A reading is not used if it was not measured, comes from another machine, or if the test or the check began while
-    the machine was busy.
+    It cannot be used if it was not measured, if it comes from another machine, or if the speed test or the check began
+    while the machine was busy.
     """
     test, here = session.speedtest, session.environment
     if test is None:
@@ -41,20 +41,23 @@ def sample_ms(summary: Summary, step_ms: float) -> float | None:
 
 
 def about_decoding(session: Session, image_ms: float | None) -> str:
-    """For images that Pillow decodes, because Pillow also decodes the test's picture."""
+    """Compares the time to decode one image with the speed test's picture. Pillow must decode both."""
     rate = reading_of(session, "decode")
     if rate is None or not image_ms:
         return ""
     known_ms = 1000.0 / rate
     times = image_ms / known_ms
-    fact = f"An image takes {in_ms(image_ms)} to decode, {PICTURE} {in_ms(known_ms)} on a core of this machine {SOURCE}"
+    fact = (
+        f"An image takes {in_ms(image_ms)} to decode, and {PICTURE} takes {in_ms(known_ms)} "
+        f"on a core of this machine {SOURCE}"
+    )
     if times > ALIKE:
-        return f"{fact}: as much as {times:.1f} of those, so smaller files would cost less."
-    return f"{fact}: the decoder is as fast as it gets here." if times > 1 / ALIKE else ""
+        return f"{fact}: {times:.1f} times as long, so smaller images would cost less."
+    return f"{fact}: decoding is as fast as it can be here." if times > 1 / ALIKE else ""
 
 
 def about_reading(session: Session, read_ms: float | None) -> str:
-    """The time to read one sample, compared with a small file that is not in memory."""
+    """Compares the time to read one sample with the time to read a small file that is not in memory."""
     rate, test = reading_of(session, "disk_files"), session.speedtest
     if rate is None or test is None or not read_ms:
         return ""
@@ -69,14 +72,14 @@ def about_reading(session: Session, read_ms: float | None) -> str:
 
 
 def about_handing_over(session: Session, batch_bytes: int, spent_ms: float) -> str:
-    """The time that a worker needs to pass on one batch of tensors."""
+    """Compares the time that a worker needs to pass on one batch of tensors with that of the speed test."""
     rate = reading_of(session, "hand_over")
     if rate is None or not batch_bytes or spent_ms <= 0:
         return ""
-    known_ms = batch_bytes / rate / 1000.0  # bytes over MB/s, in ms
+    known_ms = batch_bytes / rate / 1000.0  # Bytes divided by MB/s, in ms
     fact = f"At the {rate:,.0f} MB/s that one worker hands over here {SOURCE} a batch of {in_bytes(batch_bytes)} takes"
     if spent_ms > ALIKE * known_ms:
-        return f"{fact} {in_ms(known_ms)}, and yours {in_ms(spent_ms)}: the packing costs more than the bytes."
+        return f"{fact} {in_ms(known_ms)}, and yours takes {in_ms(spent_ms)}: packing takes longer than copying."
     return f"{fact} {in_ms(known_ms)}: only fewer bytes, or reused memory, make it faster."
 
 
@@ -88,7 +91,7 @@ def about_starting(session: Session, start_ms: float, num_workers: int) -> str:
 
 
 def precision_ratio(session: Session, unit: str, device: str) -> float | None:
-    """How many times as fast as in fp32 this machine multiplies in this precision."""
+    """The speed of this machine's multiplications in this precision, divided by their speed in fp32."""
     full, other = (reading_of(session, f"multiply_{name}", device.partition(":")[0]) for name in ("fp32", unit))
     return other / full if full and other else None
 
@@ -98,4 +101,4 @@ def about_copying(session: Session, device: str) -> str:
     pinned, pageable = (reading_of(session, name, kind) for name in ("copy_pinned", "copy_pageable"))
     if not pinned or not pageable:
         return ""
-    return f"This machine copies {pinned:.1f} GB/s from pinned memory and {pageable:.1f} from other {SOURCE}."
+    return f"This machine copies {pinned:.1f} GB/s from pinned memory and {pageable:.1f} from other memory {SOURCE}."

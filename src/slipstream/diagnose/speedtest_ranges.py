@@ -1,7 +1,7 @@
-"""Compares a speed test with the usual range for such hardware, and explains readings outside of it.
+"""Compares the readings of a speed test with the usual ranges for the hardware, and explains slow readings.
 
-The ranges are wide on purpose. A reading outside its range has a cause worth looking for. A reading inside its range
-means nothing.
+The ranges are wide on purpose. A reading on the slow side of its range has a cause that is worth looking for. A reading
+inside its range does not show that the machine is fast.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ BUSY = (
 )
 _DISKS = {
     "ssd": (400.0, 8000.0, "SATA SSDs read 500 MB/s, NVMe drives several thousand"),
-    "hdd": (80.0, 300.0, "a spinning disk reads at the speed it turns"),
+    "hdd": (80.0, 300.0, "the rotation of a spinning disk limits its speed"),
     "network": (80.0, 3000.0, "a gigabit line carries 120 MB/s, ten of them 1,200"),
 }
 _ANY_DISK = (80.0, 8000.0, "the range of all disks; the kind of this one is unknown")
 _SMALL_FILES = {"ssd": 1000.0, "hdd": 50.0, "network": 100.0}
-# GFLOP/s of one core in fp32: vector width x 2 (multiply, add) x units x clock. Half of it is lost in practice.
+# GFLOP/s of one core in fp32. The peak is vector width x 2 (multiply, add) x units x clock; about half is reached.
 _PER_CORE = {"AVX2": (20.0, 150.0), "AVX512": (30.0, 300.0)}
 _ANY_CORE = (4.0, 150.0)
 
@@ -32,7 +32,7 @@ class UsualRange(msgspec.Struct, frozen=True):
     low: float | None
     high: float | None
     because: str
-    remark: str  # the text for a reading on the slow side; {value} stands for the reading
+    remark: str  # The text for a reading on the slow side of the range
 
 
 def judge_machine(test: SpeedTest) -> list[Judgement]:
@@ -121,7 +121,7 @@ def _small_files(environment: Environment) -> UsualRange:
 def _scaling(environment: Environment) -> UsualRange:
     shares = environment.num_usable > environment.num_cores
     because = "two threads share a core" if shares else "cores of their own, and memory in common"
-    remark = "Cores slow each other down: what counts as a core here is half of one, or others use them too."
+    remark = "Cores slow each other down: two of them may share a physical core, or other programs use them."
     return UsualRange(0.45 if shares else 0.7, None, because, remark)
 
 
@@ -146,7 +146,7 @@ def _of_device(reading: Reading) -> UsualRange | None:
 
 
 def _judge_precision(reading: Reading, test: SpeedTest) -> Judgement:
-    """Compared with fp32 on the same device, which is the most that mixed precision can gain."""
+    """Compares a reading with fp32 on the same device. Mixed precision cannot gain more than their ratio."""
     name = reading.name.removeprefix("multiply_")
     full = test.reading("multiply_fp32", reading.device)
     if full is None or full.value <= 0 or reading.value <= 0:

@@ -20,9 +20,9 @@ __all__ = [
 
 
 def group_means(values: Sequence[float], size: int) -> list[float]:
-    """Means of consecutive groups.
+    """Means of consecutive groups of `size` values.
 
-    An incomplete last group would be biased by the burst that it cuts, so it is left out unless it is the only one.
+    An incomplete last group is left out unless it is the only one, because it contains only a part of a burst.
     """
     full = len(values) // size * size
     if full == 0:
@@ -31,12 +31,12 @@ def group_means(values: Sequence[float], size: int) -> list[float]:
 
 
 def hodges_lehmann(values: Sequence[float]) -> float:
-    """The median of the means of all pairs: as robust as the median and nearly as precise as the mean."""
+    """The median of the means of all pairs. It is nearly as robust as the median and nearly as precise as the mean."""
     return median((left + right) / 2 for at, left in enumerate(values) for right in values[at:])
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval of the median, from order statistics: no assumption about the distribution."""
+    """The 95% interval of the median, from order statistics. It assumes nothing about the distribution."""
     if not values:
         return 0.0, 0.0
     ordered = sorted(values)
@@ -45,7 +45,10 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _binomial_rank(count: int) -> int:
-    """The largest r with P(at most r of `count` coins show heads) <= 2.5%; 0 if there is none."""
+    """The largest r with P(at most r of `count` coins show heads) <= 2.5%; 0 if there is no such r.
+
+    For large counts the normal approximation is used.
+    """
     if count > 500:
         return max(0, math.floor(count / 2 - 1.96 * math.sqrt(count) / 2) - 1)
     tail, rank = 0.0, -1
@@ -58,13 +61,13 @@ def _binomial_rank(count: int) -> int:
 
 
 def middle_half(ordered: Sequence[int]) -> list[int]:
-    """The middle half of an ordered sequence; not empty unless the sequence is."""
+    """The middle half of an ordered sequence; not empty unless the sequence is empty."""
     quarter = len(ordered) // 4
     return list(ordered[quarter : len(ordered) - quarter])
 
 
 def robust_slope(points: Sequence[tuple[float, float]], max_points: int = 120) -> float:
-    """The Theil-Sen slope: the median over pairs, which a single jump cannot move."""
+    """The Theil-Sen slope: the median of the slopes of all pairs of points. A single jump hardly changes it."""
     thinned = points[:: max(1, len(points) // max_points)]
     slopes = [
         (right[1] - left[1]) / (right[0] - left[0])

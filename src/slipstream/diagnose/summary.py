@@ -1,6 +1,6 @@
 """The summary of a step: typical length, phases, ceilings, the limiting resource, and how long the training will take.
 
-The limiting resource is "unknown" if the measurements do not decide it.
+The limiting resource is "unknown" only if the step took no time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def find_bound(
     wait_ms = phases.get("input", 0.0)
     busy_ms = sum(phases.get(phase, 0.0) for phase in COMPUTE_PHASES)
     other_ms = phases.get("other", 0.0)
-    if device_idle is not None:  # what a device computes between the seams, such as a loss, is no wait
+    # The device may compute in the phase `other`, for example a loss. This time is not idle.
+    if device_idle is not None:
         idle_ms = min(other_ms, device_idle.get("other", 0.0))
         other_ms, busy_ms = idle_ms, busy_ms + other_ms - idle_ms
     if other_ms > wait_ms and other_ms > busy_ms:
@@ -57,7 +58,7 @@ def find_bound(
         return "cores"
     if wait_ms > max(busy_ms, other_ms):
         return "input"
-    # With workers, any wait shows that input is the slower side, however short the wait is.
+    # With workers, input is the slower side even if the wait is shorter than the computation.
     slower = (
         ceilings.input_ms is not None
         and ceilings.compute_ms is not None
@@ -69,7 +70,7 @@ def find_bound(
 
 
 def _cores_bind(step_ms: float, ceilings: Ceilings) -> bool:
-    """Whether neither side alone explains the step, but both together on these cores do."""
+    """Whether the cores limit the step: input and compute together explain its length, and neither alone does."""
     if ceilings.shared_ms is None or ceilings.compute_ms is None or ceilings.input_ms is None:
         return False
     alone_ms = max(ceilings.compute_ms, ceilings.input_ms)
@@ -80,7 +81,7 @@ NOISY = 1.3
 
 
 def summarise(session: Session) -> tuple[Summary | None, list[str]]:
-    """The summary, and sentences about its basis. The summary is None if only warm-up steps were observed."""
+    """Return the summary, and sentences about its basis. The summary is None if there are no steps to summarise."""
     settled, steps = settled_steps(session), undisturbed(session)
     counted = {step.index for step in steps}
     disturbed = [step for step in settled if step.index not in counted and not step.is_first_of_epoch]
@@ -119,10 +120,10 @@ def summarise(session: Session) -> tuple[Summary | None, list[str]]:
 def _believable(session: Session, ceilings: Ceilings, typical: TypicalStep) -> Ceilings:
     """Limits the compute ceiling to what is possible.
 
-    Free data cannot make a step longer. Without workers it cannot remove more than the wait for data; with workers it
-    also frees their cores. On the CPU it removes at least the wait; a device may compute meanwhile. A compute ceiling
-    outside these limits is noise. Its CPU time is scaled with it, because both were measured under the same noise, so
-    its share of the cores stays as measured.
+    Free data cannot make a step longer. Without workers, free data cannot remove more than the wait for data. With
+    workers, free data also frees the cores of the workers. On the CPU, free data removes at least the wait. A device
+    may compute during the wait, so free data may remove less. A compute ceiling outside these limits is noise, and the
+    nearest limit replaces it. Its CPU time is scaled by the same factor, because the same noise affected both.
     """
     compute_ms, step_ms = ceilings.compute_ms, typical.step_ms
     rest_ms = step_ms - typical.phases.get("input", 0.0)
@@ -161,14 +162,14 @@ def _taken_as(most_ms: float, step_ms: float) -> str:
 
 
 def _at_most(ceilings: Ceilings, step_ms: float) -> Ceilings:
-    """Limits every ceiling to the measured step, which is known to be possible."""
+    """Limits the input ceiling and the shared ceiling to the measured step."""
     input_ms, shared_ms = (
         min(ms, step_ms) if ms is not None else None for ms in (ceilings.input_ms, ceilings.shared_ms)
     )
     return msgspec.structs.replace(ceilings, input_ms=input_ms, shared_ms=shared_ms)
 
 
-SELDOM = 0.1  # share of the steps; the last step of each epoch may train on fewer batches
+SELDOM = 0.1  # Share of the steps that may differ: the last step of each epoch may train on fewer batches.
 
 
 def _growth_note(session: Session) -> str:
@@ -183,7 +184,7 @@ def _growth_note(session: Session) -> str:
     )
 
 
-_SHORT = {  # why only the warm-up was seen, by the reason of the ending
+_SHORT = {  # The reason of the session's ending, and the words that explain why only the warm-up was seen
     "stopped": "The check was short",
     "finished": "The script was short",
     "raised": "The script ended early",
@@ -203,7 +204,7 @@ def _notes(session: Session, typical: TypicalStep) -> list[str]:
     if growth := _growth_note(session):
         notes.append(growth)
     is_uneven = typical.mean_ms > UNEVEN * typical.step_ms and typical.num_steps >= FEWEST_STEPS
-    if is_uneven and undisturbed(session):  # other programs make steps uneven too
+    if is_uneven and undisturbed(session):  # Disturbed steps are uneven because of other programs.
         notes.append(
             f"Most steps take {in_ms(typical.step_ms)}, but on average one takes {in_ms(typical.mean_ms)}: "
             f"{in_percent(1 - typical.step_ms / typical.mean_ms)} of the time is spent in a few long steps. "

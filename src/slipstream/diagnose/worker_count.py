@@ -1,4 +1,4 @@
-"""Recommends a number of workers for a loader on this machine, and says what to consider before they are used."""
+"""Recommends a number of workers for a loader on this machine, and names what a user must consider first."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from slipstream.numbers import in_bytes
 from slipstream.records import Loader, Session, Summary
 
 MOST_WORKERS = 16
-PREFETCHED = 2  # batches that a worker holds ready
+PREFETCHED = 2  # Finished batches that a worker holds
 
 
 def best_num_workers(session: Session, summary: Summary, path: InputPath) -> int:
-    """The smallest number whose predicted step is within 3% of the best; 0 if workers would only cost time."""
+    """The smallest number of workers whose predicted step is within 3% of the best prediction.
+
+    0 if no number of workers makes the step shorter.
+    """
     steps = {n: step_after(session, summary, path, num_workers=n) for n in range(1, _most(session, path) + 1)}
     best_ms = min(steps.values(), default=summary.step_ms)
     if best_ms >= summary.step_ms:
@@ -23,7 +26,9 @@ def best_num_workers(session: Session, summary: Summary, path: InputPath) -> int
 
 
 def _most(session: Session, path: InputPath) -> int:
-    """The largest useful number. Waiting needs no core of its own; computation gains nothing from more processes than
+    """The largest useful number of workers.
+
+    A worker that mostly waits needs no core of its own. Workers that compute gain nothing from more processes than
     cores.
     """
     cores = max(1, math.floor(session.environment.num_usable + 0.25))
@@ -48,7 +53,9 @@ def worker_advice(session: Session, loader: Loader, workers: int) -> str:
     if loader.is_iterable and workers == 1:
         sentences.append("One worker reads the data as before; more would have to share it (get_worker_info).")
     elif loader.is_iterable:
-        sentences.append("An iterable dataset must share its data among workers (get_worker_info), or it repeats it.")
+        sentences.append(
+            "An iterable dataset must share its data among workers (get_worker_info), or each worker repeats the data."
+        )
     elif loader.num_workers == 0 and draws(session, loader) is not False:
         sentences.append("Random augmentations will draw other numbers than before.")
     return " ".join(sentences)

@@ -12,16 +12,18 @@ from torch.utils._pytree import tree_map
 from slipstream.records import TensorFacts
 from slipstream.seams.nested import walk_tensors
 
-_Tensor = torch.Tensor  # looked up once, because count_samples is called at every step
+_Tensor = torch.Tensor  # A global of this module is faster to look up, and count_samples is called at every step.
 _MAX_TENSORS = 32
 
 
 def count_samples(batch: Any) -> int:
-    """Returns the number of samples in a batch: the leading dimension of the first tensor that has one, else the length
-    of the first list. Returns 0 if the number is not known. Batches of graphs report their own number (`num_graphs`),
-    because the leading dimension of their tensors is the number of nodes or of edges, or two."""
+    """Returns the number of samples in a batch, or 0 if it is not known.
+
+    It is the leading dimension of the first tensor that has one, else the length of a list or tuple. Batches of graphs
+    report their own number (`num_graphs`), because the leading dimension of their tensors is another number, such as
+    the number of nodes."""
     kind = type(batch)
-    if (kind is list or kind is tuple or kind is dict) and batch:  # by far the most common batches
+    if (kind is list or kind is tuple or kind is dict) and batch:  # The fast way for the most common batches
         first = next(iter(batch.values())) if kind is dict else batch[0]
         if type(first) is _Tensor and (shape := first.shape):
             return int(shape[0])
@@ -62,8 +64,8 @@ def describe_tensors(batch: Any, look_for_bytes: bool = False) -> list[TensorFac
 
 
 def could_be_bytes(tensor: torch.Tensor) -> bool:
-    """Whether a tensor holds images as floats with at most 256 different values in a channel. Such values were
-    converted from bytes."""
+    """Whether a tensor holds images as floats that were probably converted from bytes: the first channel of the first
+    image has at most 256 different values."""
     if tensor.dim() < 4 or not tensor.is_floating_point() or tensor.device.type != "cpu" or not len(tensor):
         return False
     with torch.no_grad():
@@ -73,7 +75,7 @@ def could_be_bytes(tensor: torch.Tensor) -> bool:
 
 def copy_batch(batch: Any) -> Any:
     """Returns a batch of the same structure that shares no memory with the original. Copies of pinned tensors are
-    pinned. The copy is detached from the autograd graph, which the script may already have freed."""
+    pinned. Copied tensors have no autograd graph, because the script may already have freed the original's graph."""
     return tree_map(_copy_leaf, batch, is_leaf=lambda part: type(part) not in (dict, list, tuple))
 
 

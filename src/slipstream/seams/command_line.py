@@ -1,5 +1,5 @@
-"""The script's own command line: argparse (also below the Hugging Face parser) and click (also below Typer). Options
-and their values are read after the script's parser has returned them. Nothing is changed."""
+"""Observes the script's own command line: argparse (also under the Hugging Face parser) and click (also under Typer).
+Options and their values are read after the script's parser has returned them. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _of_argparse(parser: argparse.ArgumentParser, values: dict[str, Any]) -> Ite
             name=action.dest,
             option=_longest(action.option_strings),
             value=str(value),
-            # The Hugging Face parser has optional values for its switches
+            # The switches of the Hugging Face parser take an optional value, so nargs is "?".
             is_switch=isinstance(action, argparse.BooleanOptionalAction)
             or (action.nargs in (0, "?") and action.const is True),
             choices=_texts(action.choices),
@@ -66,7 +66,8 @@ def _plain(value: Any) -> Any:
 
 
 def _longest(options: Iterable[str]) -> str:
-    """The long form; of a pair like --amp and --no-amp the first, which switches it on."""
+    """The first long form, or the first short form if there is no long one. In a pair such as --amp and --no-amp, the
+    first one switches the setting on."""
     options = list(options)
     return next((one for one in options if one.startswith("--")), options[0])
 

@@ -1,7 +1,7 @@
-"""ClockDevice time, measured with events that are recorded on the stream in use and read later.
+"""Device time, measured with events that are recorded on the stream in use and read later.
 
-This module never synchronises the device. A mark is read once the device has passed it. Nothing is recorded or read
-while the script captures a CUDA graph, because asking for an event's state then makes the capture invalid."""
+This module never synchronises the device. A mark is read after the device has passed it. Nothing is recorded or read
+while the script captures a CUDA graph, because a query of an event makes the capture invalid."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 
 class DeviceMark:
-    """A moment on the device's timeline. `at_ms` is set when the device has reached it, and stays None if the mark is
-    lost."""
+    """A moment on the device's timeline. `at_ms` is set when the mark is read, and stays None if the mark is lost."""
 
     __slots__ = ("at_ms", "handle", "is_lost")
 
@@ -24,17 +23,17 @@ class DeviceMark:
 
 class DeviceClock(Protocol):
     def mark(self) -> DeviceMark | None:
-        """A mark at the end of what has been launched so far; None during a graph capture."""
+        """Returns a mark at the end of the work that has been launched so far; None during a graph capture."""
         ...
 
     def collect(self) -> None:
-        """Reads the marks that the device has passed. Call it from the script's thread, which knows whether it captures
-        a graph, or after the script has ended."""
+        """Reads the marks that the device has passed. Call this method from the script's thread, because only that
+        thread can tell whether the script captures a graph, or after the script has ended."""
         ...
 
 
 class ClockDevice(Protocol):
-    """What the clock needs of a device."""
+    """The functions of a device that the clock needs."""
 
     def new_event(self) -> Any: ...
 
@@ -45,11 +44,12 @@ class ClockDevice(Protocol):
     def is_capturing(self) -> bool: ...
 
 
-# Marks are read in groups of this size, so that a device that keeps up has few pending.
+# The marks that the device has passed are read each time after this many new marks.
 _COLLECT_EVERY = 64
-# A device can be about a thousand launches behind. More marks wait only if it hangs, and then the oldest are given up.
+# A device can be about a thousand launches behind the host. There are more marks than this only if the device hangs.
+# Then the oldest marks are given up.
 _MAX_PENDING = 16_384
-# A difference of two events is a float32 in ms. Up to this long after its reference it is exact to 0.1 microseconds.
+# A difference of two events is a float32 in ms. Up to this length the difference is exact to 0.1 microseconds.
 _REFERENCE_MS = 1000.0
 
 
@@ -59,10 +59,11 @@ class AcceleratorClock:
     def __init__(self, device: ClockDevice, max_pending: int = _MAX_PENDING) -> None:
         self._device = device
         self._max_pending = max_pending
-        self._pending: dict[Any, deque[DeviceMark]] = {}  # by stream, on each of which events pass in order
+        # Marks by stream. The device passes those of a stream in order.
+        self._pending: dict[Any, deque[DeviceMark]] = {}
         self._num_pending = 0
-        self._num_since = 0  # marks since the last collection
-        self._pool: list[Any] = []  # events that have been read
+        self._num_since = 0  # Marks since the last collection
+        self._pool: list[Any] = []  # Events that were read and can be used again
         self._reference: Any | None = None
         self._reference_ms = 0.0
 
@@ -113,10 +114,10 @@ class AcceleratorClock:
 
 
 def _num_passed(pending: deque[DeviceMark]) -> int:
-    """How many marks the device has passed: found by bisection, because asking for each would take the host's time."""
+    """The number of marks that the device has passed, found by bisection, because every query takes time."""
     low, high = 0, len(pending)
     while low < high:
-        # Mostly all have passed, or none
+        # In most cases the device has passed all marks, so the last one is queried first.
         middle = high - 1 if low == 0 and high == len(pending) else (low + high) // 2
         if pending[middle].handle.query():
             low = middle + 1
@@ -137,15 +138,15 @@ class _TorchDevice:
         self.is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing if is_cuda else lambda: False
 
     def new_event(self) -> Any:
-        return self._event_type(enable_timing=True)  # of the current accelerator, and of the device it is recorded on
+        return self._event_type(enable_timing=True)  # The device of an event is the one on which it is recorded.
 
     def current_stream(self) -> Any:
         return self._find_stream(self._index)
 
 
 def make_device_clock(device: str) -> DeviceClock | None:
-    """Returns the clock of this device ("cuda:1"), or None where torch has no accelerator: the CPU has only the host's
-    timeline."""
+    """Returns the clock of this device, such as "cuda:1", or None if torch has no accelerator. The CPU has no timeline
+    of its own."""
     import torch
 
     if not torch.accelerator.is_available():

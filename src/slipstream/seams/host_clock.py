@@ -10,13 +10,13 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def cpu_ns(self) -> int:
-        """CPU time of this process, all threads."""
+        """CPU time of all threads of this process."""
         ...
 
 
 class HostClock:
-    """CLOCK_MONOTONIC on Linux. It is the same for every process of the machine, so trials and loader workers share one
-    timeline."""
+    """The clock that measures time by default. On Linux it is CLOCK_MONOTONIC, which is the same in all processes, so
+    trials and loader workers share one timeline."""
 
     now_ns = staticmethod(time.perf_counter_ns)
     cpu_ns = staticmethod(time.process_time_ns)

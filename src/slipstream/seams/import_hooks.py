@@ -1,5 +1,6 @@
-"""Runs callbacks when a module has been imported, so that seams are installed after torch was imported and never
-before. Imports nothing itself, and leaves the module, its spec and its loader unchanged."""
+"""Runs callbacks when a module has been imported, so seams are installed right after the script imports torch. The
+hooks import nothing themselves, and leave the module and its spec unchanged. The loader is changed only until the
+module is executed."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ class ImportHooks(importlib.abc.MetaPathFinder):
 
     def __init__(self) -> None:
         self._callbacks: dict[str, list[Callback]] = {}
-        self._running: set[str] = set()  # modules that are being executed now
-        # Modules whose import began before a callback was registered: Python does not report when it ends
+        self._running: set[str] = set()  # Modules that are being executed now
+        # Modules whose import began before a callback was registered. Python does not report the end of such an import.
         self._underway: set[str] = set()
 
     def when_imported(self, name: str, callback: Callback) -> None:
@@ -46,8 +47,8 @@ class ImportHooks(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         self._look_at_underway()
         if name not in self._callbacks or name in self._running:
-            # A package that imports another module of its own name and takes everything from it, as OpenCV's does: the
-            # callback must get the package, and the inner module stays unchanged.
+            # While a package is executed, it may import another module of its own name, as OpenCV's package does. The
+            # callback must get the package, so the inner module is ignored.
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
@@ -59,13 +60,13 @@ class ImportHooks(importlib.abc.MetaPathFinder):
         return None
 
     def _look_at_underway(self) -> None:
-        """Calls the callbacks of modules whose import was under way and has now ended. The check takes place at the
-        next import of any module. Example: a library that imports torch while it is being imported itself."""
+        """Calls the callbacks of modules whose import began before the callback was registered and has now ended. This
+        check takes place at the next import of any module."""
         for name in list(self._underway):
             module = sys.modules.get(name)
             if module is not None and not _is_being_imported(module):
                 self._underway.discard(name)
-                self._call(name, module)  # this finder stays in sys.meta_path, which Python is iterating over
+                self._call(name, module)  # This finder is not removed here, because Python iterates over sys.meta_path.
 
     def _listen(self, spec: importlib.machinery.ModuleSpec) -> None:
         loader: Any = spec.loader
@@ -74,7 +75,7 @@ class ImportHooks(importlib.abc.MetaPathFinder):
             return
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # the loader is unchanged again before the module's first line
+            del loader.exec_module  # From here on the loader is unchanged again.
             self._running.add(spec.name)
             try:
                 execute(module)
@@ -84,7 +85,7 @@ class ImportHooks(importlib.abc.MetaPathFinder):
 
         try:
             loader.exec_module = exec_module
-        except AttributeError:  # a loader without a __dict__: its module gets no callback
+        except AttributeError:  # The loader has no __dict__. Callbacks for its module are not called.
             return
 
     def _announce(self, name: str, module: ModuleType) -> None:
@@ -96,7 +97,7 @@ class ImportHooks(importlib.abc.MetaPathFinder):
         for callback in self._callbacks.pop(name, []):
             try:
                 callback(module)
-            except Exception as fault:  # a fault of ours must not break the script's import
+            except Exception as fault:  # A fault of this package must not break the script's import.
                 print(f"slipstream: {name} is not observed: {type(fault).__name__}: {fault}", file=sys.stderr)
 
 

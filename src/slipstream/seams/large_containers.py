@@ -1,6 +1,6 @@
-"""Finds containers with very many Python objects in the attributes of a dataset. Forked workers gradually copy such
-objects, because reading an object writes its reference count. Only attributes are read, also those of wrapped datasets;
-nothing is called."""
+"""Finds containers with very many Python objects in the attributes of a dataset. Forked workers gradually copy the
+memory of these objects, because reading an object writes its reference count. The attributes of wrapped datasets are
+searched too. No code of the dataset is called."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from slipstream.records import LargeContainer
 
 FEWEST = 50_000
 _MAX_DEPTH = 3
-_NUM_INSPECTED = 64  # elements that are inspected; the others are assumed to be similar
-_SHARED = (bool, type(None))  # singletons: they are never copied per element
+_NUM_INSPECTED = 64  # Number of elements that are inspected. The others are assumed to be similar.
+_SHARED = (bool, type(None))  # Types whose few objects are shared by all elements
 
 
 def find_container(dataset: Any) -> LargeContainer | None:

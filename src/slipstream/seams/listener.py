@@ -2,7 +2,7 @@
 
 There are two code paths through the seams of a step. The slow path, `enter` and `leave`, works for every script. The
 fast path (`Shortcut`) is for a step that passes the same four seams again and again. It adds one Python frame per seam
-and touches little memory, because the training has replaced the contents of the CPU caches in between."""
+and touches little memory, because the training replaces the contents of the CPU caches between two seams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream.records import EventKind, Loader, Model, Optimizer, Site
 from slipstream.seams.device_clock import DeviceMark
 
 # The state when a passage was entered: the phase to restore, the time in ns, the device's mark. It is a plain tuple,
-# because one is made at every passage.
+# because every passage makes one.
 Token = tuple[str, int, DeviceMark | None]
 
 
@@ -23,25 +23,27 @@ class Shortcut:
     __slots__ = ("due_ns", "input", "is_supplying", "long_ns", "optimizer", "phase", "thread")
 
     def __init__(self) -> None:
-        self.thread = 0  # the thread that may take the fast path now; 0: none
-        self.phase = "start"  # the listener's phase
-        self.is_supplying = False  # the next batch may be replaced by a substitute
-        self.long_ns = 0  # the first batch that is requested after this time takes the slow path
-        self.due_ns = 0  # steps that end before this time need not be reported yet
-        self.input = (0, -1, -1)  # the iterator used last (its id), its loader, the bytes of a batch (-1: not known)
-        self.optimizer = (0, -1)  # the one used last (its id), and its ident
+        self.thread = 0  # Ident of the thread that may take the fast path now; 0 if no thread may
+        self.phase = "start"  # The listener's phase
+        self.is_supplying = False  # Whether the next batch may be replaced by a substitute
+        self.long_ns = 0  # A batch that is requested after this time takes the slow path.
+        self.due_ns = 0  # Steps that end before this time need not be reported yet.
+        # The id of the iterator that was used last, the ident of its loader, and the bytes of a batch (-1: not known)
+        self.input = (0, -1, -1)
+        self.optimizer = (0, -1)  # The id of the optimizer that was used last, and its ident
 
 
 class Listener(Protocol):
-    is_muted: bool  # nothing is recorded while this package itself uses torch
-    counts_samples: bool  # samples are counted from batches, so other seams need not count them
-    phase: str  # the phase that the script's thread is in now; the stack sampler reads it
+    is_muted: bool  # Whether nothing is recorded now, because this package itself uses torch
+    counts_samples: bool  # Whether samples are counted from batches, so that other seams need not count them
+    phase: str  # The phase of the script's thread now. The stack sampler reads it.
     shortcut: Shortcut
     now_ns: Callable[[], int]
-    emit: Callable[[tuple[Any, ...]], None]  # the fast path's `leave`; takes an Event as a tuple, as sent to the parent
+    # Replaces `leave` on the fast path. Takes the fields of an Event as a tuple.
+    emit: Callable[[tuple[Any, ...]], None]
 
     def enter(self, phase: str) -> Token | None:
-        """Begins a passage. Returns None outside the script's own thread: then nothing is recorded."""
+        """Begins a passage. Returns None if nothing is recorded, for example outside the script's own thread."""
         ...
 
     def leave(
@@ -67,11 +69,11 @@ class Listener(Protocol):
         ...
 
     def bar_shortcut(self) -> None:
-        """Disables the fast path after a fault in it. From then on everything takes the slow path."""
+        """Disables the fast path after a fault in it. All later calls take the slow path."""
         ...
 
     def count(self) -> None:
-        """Reports the steps that were closed since the last call."""
+        """Reports the steps that ended since the last call."""
         ...
 
     def pulse(self) -> None:
@@ -79,7 +81,7 @@ class Listener(Protocol):
         ...
 
     def meet(self, subject: Loader | Model | Optimizer) -> None:
-        """Records the facts about an object that was used for the first time, or about which more is known now."""
+        """Records the facts about an object when it is first used, and again when more facts are known."""
         ...
 
     def place(self, site: Site | None) -> int:

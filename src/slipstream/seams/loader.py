@@ -1,6 +1,6 @@
-"""The loader seam: creation of iterators, requests for batches, and building of batches in this process or in workers.
-Wrappers and subclasses that keep their own iterator are covered as well, because every batch is returned by the
-iterator's `__next__`."""
+"""The loader seam: creation of iterators, requests for batches, and building of batches in workers. Wrappers and
+subclasses that keep an iterator of their own are covered too, because the `__next__` of torch's iterator returns every
+batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from slipstream.seams.patching import Patches, Substitute
 from slipstream.seams.rng_use import RngUse
 from slipstream.seams.user_code import current_site, is_called_directly, site_of_code
 
-_HUGE = 10**9  # some samplers report such a length although they have no end
+_HUGE = 10**9  # Some samplers without an end report a length of at least this number.
 
 
 class LoaderListener(Protocol):
@@ -35,7 +35,7 @@ class LoaderListener(Protocol):
     def on_new_loader(self) -> None: ...
 
     def on_iterator(self, iterator: Any) -> None:
-        """Is called when an iterator was created, or the same one was reset."""
+        """Is called when an iterator was created, or when the persistent iterator of a loader was reset."""
         ...
 
     def before_workers(self) -> None:
@@ -43,8 +43,8 @@ class LoaderListener(Protocol):
         ...
 
     def supply(self, iterator: Any, loader: int) -> Substitute | None:
-        """Is called before every real batch. If it returns a Substitute, the script gets that instead. It may raise
-        StopIteration."""
+        """Is called before a batch is requested. If this method returns a Substitute, the script gets its value in
+        place of the batch. This method may raise StopIteration."""
         ...
 
 
@@ -56,16 +56,17 @@ class LoaderSeam:
         self._counter = itertools.count()
         self._sites: weakref.WeakKeyDictionary[Any, Site | None] = weakref.WeakKeyDictionary()
         self._dataset_sites: dict[int, Site] = {}
-        self._is_direct = True  # whether the user's own line builds the loader that is being built
-        self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # loaders and iterators
+        self._is_direct = True  # Whether the user's own line builds the loader that is being built
+        # Idents of loaders and iterators
+        self._idents: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._facts: dict[int, Loader] = {}
-        self._num_bytes: dict[int, int] = {}  # of a batch, by loader; the keys are the loaders that were inspected
-        self._drawings: dict[int, RngUse] = {}  # by loader, for loaders without workers
-        self._drawing = -1  # the loader whose batch is checked for RNG use now
+        self._num_bytes: dict[int, int] = {}  # Bytes of a batch, for each loader whose batch was inspected
+        self._drawings: dict[int, RngUse] = {}  # Use of random numbers, for loaders without workers
+        self._drawing = -1  # The loader whose batch is checked for the use of random numbers now
         self._shortcut = listener.shortcut
-        self.collate_codes: dict[int, CodeType] = {}  # functions that build batches, by identity, for the stack sampler
-        self.current = -1  # the loader that was iterated last; forked workers inherit it
-        self.framework_site: Site | None = None  # the user's line that configures how a framework builds loaders
+        self.collate_codes: dict[int, CodeType] = {}  # Collate functions by the id of their code, for the stack sampler
+        self.current = -1  # The loader that was iterated over last. Forked workers inherit this value.
+        self.framework_site: Site | None = None  # The user's line that configures how a framework builds loaders
 
     def install(self, patches: Patches) -> None:
         self._watch = patches.guard("loader.drawing", self._watch_draws)
@@ -93,7 +94,7 @@ class LoaderSeam:
         first = self._dataset_sites.get(id(loader.dataset))
         if first is None and site is not None:
             self._dataset_sites[id(loader.dataset)] = site
-        # Where a framework rebuilds the user's loader, the user's arguments are at the site of the first loader
+        # If a framework rebuilds the user's loader, the user's arguments are at the site of the first loader.
         is_rebuilt = _is_rebuilt(loader) or not self._is_direct
         self._sites[loader] = first if first is not None and is_rebuilt else site
 
@@ -113,7 +114,7 @@ class LoaderSeam:
 
     def _before_next(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         listener = self._listener
-        if listener.phase == "input":  # a loader inside a loader: the script iterates over the outer one
+        if listener.phase == "input":  # A loader inside a loader. The script iterates over the outer loader.
             return None
         listener.pulse()
         substitute = self._loader_listener.supply(args[0], self._ident_of(args[0]))
@@ -136,10 +137,10 @@ class LoaderSeam:
             self._learn(ident)
 
     def _abandon_next(self, token: Token | None) -> None:
-        self._listener.abandon(token)  # StopIteration: the end of an epoch
+        self._listener.abandon(token)  # Usually StopIteration was raised, at the end of an epoch.
 
     def look_for_bytes(self) -> None:
-        """Checks in every loader's next batch whether its floats were converted from bytes. This is of interest where
+        """Checks in the next batch of every loader whether its floats were converted from bytes. The answer matters if
         batches are copied to a device."""
         self._looks_for_bytes = True
         self._num_bytes.clear()
@@ -163,8 +164,8 @@ class LoaderSeam:
         return num_bytes
 
     def _watch_draws(self, iterator: Any) -> None:
-        """Begins to watch the random number generators. Skips the first batch of an epoch, because there the sampler
-        draws the order of the samples."""
+        """Begins to watch the random number generators. The first batch of an epoch is skipped, because the sampler
+        draws the order of the samples then."""
         if iterator._num_workers or not iterator._num_yielded:
             return
         ident = self._ident_of(iterator)
@@ -196,14 +197,14 @@ class LoaderSeam:
         return ident
 
     def _site(self, loader: Any) -> Site | None:
-        """Returns where the loader was built. For a loader that was built before the seam was installed, returns where
-        it is first iterated over."""
+        """Returns the line that built the loader. If the loader was built before the seam was installed, returns the
+        line that first iterates over it."""
         return self._sites[loader] if loader in self._sites else current_site()
 
 
 def code_of(function: Any) -> CodeType | None:
-    """Returns the code of a function or method, of the function that a partial calls, or of an object's `__call__`
-    (collators are often objects)."""
+    """Returns the code of a function or method, of the function that a partial calls, or of an object's `__call__`.
+    Collate functions are often objects."""
     while isinstance(function, functools.partial):
         function = function.func
     if not hasattr(function, "__code__"):
@@ -220,7 +221,8 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
     dataset, collate = loader.dataset, loader.collate_fn
     is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
     context = getattr(loader, "multiprocessing_context", None)
-    is_endless = not is_iterable and _length(loader.sampler) is None  # see _HUGE
+    # The length of an endless sampler is None or _HUGE.
+    is_endless = not is_iterable and _length(loader.sampler) is None
     num_batches = None if is_endless else _length(loader)
     num_samples = None if is_iterable else _length(dataset)
     item = getattr(type(dataset), "__iter__" if is_iterable else "__getitem__", None)
@@ -249,8 +251,8 @@ def read_loader(loader: Any, ident: int, site: Site | None, framework_site: Site
 
 
 def _batch_size(loader: Any) -> int | None:
-    """Reads the batch size from torch's own batch sampler where there is one: Accelerate builds its loader from the
-    script's batch sampler, and then the loader itself does not know the batch size."""
+    """Reads the batch size from torch's own batch sampler if the loader has one. Accelerate builds its loader from the
+    script's batch sampler, and such a loader does not know the batch size."""
     is_plain = type(loader.batch_sampler) is torch.utils.data.BatchSampler
     size: int | None = loader.batch_sampler.batch_size if is_plain else loader.batch_size
     return size
@@ -259,14 +261,14 @@ def _batch_size(loader: Any) -> int | None:
 def _length(sized: Any) -> int | None:
     try:
         length = len(sized)
-    except Exception:  # the user's __len__ may raise anything; then there is no length
+    except Exception:  # The user's __len__ may raise anything. Then there is no length.
         return None
     return length if length < _HUGE else None
 
 
 def start_method_of(context: Any) -> str:
-    """Returns how a loader with this multiprocessing_context starts workers. Does not fix the default start method,
-    which the script may still set."""
+    """Returns how a loader with this multiprocessing_context starts workers. This function does not fix the default
+    start method, because the script may still set it."""
     if context is not None:
         return context if isinstance(context, str) else str(context.get_start_method())
     import multiprocessing
@@ -287,18 +289,18 @@ def _framework(loader: Any, site: Site | None) -> str:
 
 
 class WorkerSeam:
-    """Times the building of batches in a loader's worker. In the main process the input event covers it."""
+    """Times the building of batches in a loader's worker. In the main process, events of kind `input` contain it."""
 
     def __init__(self, worker_listener: WorkerListener) -> None:
         self._worker_listener = worker_listener
-        self._listener: FetchListener  # in a worker
+        self._listener: FetchListener  # Set in a worker only
 
     def install(self, patches: Patches) -> None:
         self._patches = patches
-        self._drawing: RngUse | None = None  # in a worker
+        self._drawing: RngUse | None = None  # Set in a worker only
         self._draws_before = patches.guard("loader.fetch.drawing", self._begin_drawing)
         self._draws_after = patches.guard("loader.fetch.drawn", self._end_drawing)
-        # functools.wraps keeps the name under which spawned workers look this function up
+        # functools.wraps keeps the function's name, by which spawned workers find it.
         patches.around(worker, "_worker_loop", "loader.worker", self._before_worker, self._after_worker)
 
     def _before_worker(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -331,12 +333,12 @@ class FetchListener(Protocol):
     def begin_fetch(self) -> tuple[int, int]: ...
 
     def end_fetch(self, token: tuple[int, int], num_samples: int, drew: Callable[[], bool | None]) -> None:
-        """`drew` is called after the time has been taken."""
+        """Ends the fetch. Calls `drew`, which tells whether random numbers were drawn, after it has read the clock."""
         ...
 
 
 class WorkerListener(Protocol):
-    """Is notified when this process turns out to be a loader's worker."""
+    """Is notified when this process becomes a loader's worker."""
 
     def become_worker(self, worker: int) -> FetchListener:
         """Returns the listener to the batches that this worker builds."""

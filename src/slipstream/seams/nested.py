@@ -1,8 +1,8 @@
 """Takes nested structures apart: batches, and the arguments and results of calls.
 
 The containers are those of torch's pytree, further subclasses of lists and tuples, all mappings and all dataclasses.
-Other classes that a framework registers with pytree are not entered. Such an object may be one that the model changes,
-like a cache of keys and values, and a rebuilt object would not be the script's own."""
+Other classes that a framework registers with pytree are not taken apart. The model may change such an object, for
+example a cache of keys and values, and a rebuilt object would not be the script's own."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from torch.utils._pytree import SUPPORTED_NODES
 
 _NODES = {kind: SUPPORTED_NODES[kind] for kind in (list, tuple, dict, OrderedDict, defaultdict, deque)}
 _ATOMS = (str, bytes, int, float, type(None))
-_MAX_DEPTH = 8  # a container may contain itself
+_MAX_DEPTH = 8  # Depth is limited because a container may contain itself.
 _MAX_WALK_DEPTH = 6
-_MAX_WALKED = 32  # elements of a sequence or attributes of an object
+_MAX_WALKED = 32  # Largest number of elements of a sequence, or of attributes of an object, that are read
 _POSITIONS = tuple(f"[{position}]" for position in range(_MAX_WALKED))
 
 
 def take_apart(thing: Any) -> tuple[Collection[Any], Any] | None:
-    """Returns the parts of a container in a fixed order, and what `rebuild` needs besides other parts. Returns None for
+    """Returns the parts of a container in a fixed order, and the context that `rebuild` needs. Returns None for
     anything that is not a container."""
     node = _NODES.get(type(thing))
     if node is not None:
         return node.flatten_fn(thing)
     if isinstance(thing, (list, tuple)):
         return thing, None
-    if isinstance(thing, Mapping):  # includes Hugging Face's BatchEncoding and ModelOutput
+    if isinstance(thing, Mapping):  # For example Hugging Face's BatchEncoding and ModelOutput
         return list(thing.values()), list(thing)
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
         names = [field.name for field in dataclasses.fields(thing)]
@@ -46,7 +46,7 @@ def rebuild(thing: Any, parts: Collection[Any], context: Any) -> Any:
     if node is not None:
         return node.unflatten_fn(parts, context)
     try:
-        if context is None:  # a named tuple takes its parts as separate arguments
+        if context is None:  # A named tuple takes its parts as separate arguments.
             return type(thing)(*parts) if hasattr(thing, "_fields") else type(thing)(parts)
         rebuilt = copy.copy(thing)
         is_mapping = isinstance(thing, Mapping)
@@ -54,7 +54,7 @@ def rebuild(thing: Any, parts: Collection[Any], context: Any) -> Any:
             if is_mapping:
                 rebuilt[name] = part
             elif part is not getattr(thing, name, None):
-                object.__setattr__(rebuilt, name, part)  # also sets a field of a frozen class
+                object.__setattr__(rebuilt, name, part)  # This also works for a field of a frozen class.
     except (TypeError, AttributeError):
         return thing
     return rebuilt
@@ -93,8 +93,8 @@ def tensors_of(thing: Any) -> list[torch.Tensor]:
 
 
 def walk_tensors(thing: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the tensors in containers and in the attributes of other objects, each with its path. Of a long sequence
-    only the first elements are entered, because this is called for every batch."""
+    """Yields the tensors in containers and in the attributes of other objects, each with its path. Only the first
+    elements of a long sequence are read, because this function may be called for every batch."""
     if isinstance(thing, torch.Tensor):
         yield path, thing
         return
@@ -116,7 +116,7 @@ def walk_tensors(thing: Any, path: str = "", depth: int = 0) -> Iterator[tuple[s
 
 
 def _named_attributes(thing: Any) -> list[tuple[str, Any]]:
-    if hasattr(thing, "__dict__"):  # of a dataclass too: it may have attributes that are not fields
+    if hasattr(thing, "__dict__"):  # A dataclass may have attributes that are not fields, so its __dict__ is read too.
         attributes = [] if isinstance(thing, (type, torch.nn.Module)) else list(vars(thing).items())[:_MAX_WALKED]
         return [(f".{name}", value) for name, value in attributes]
     if dataclasses.is_dataclass(thing):

@@ -1,6 +1,6 @@
 """The only way in this package to patch an attribute and to restore it. A passage calls the original exactly once,
-whatever our callbacks do: a callback that raises is disabled and reported once, and the script continues. Closing the
-patches restores the original attributes and checks the result."""
+unless a callback substitutes the result. If a callback raises an exception, the passage is disabled and the fault is
+reported once, and the script continues. Closing the patches restores the original attributes and checks the result."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ tamper: Callable[[str, Callable[..., Any]], Callable[..., Any]] | None = None
 
 
 def without_stack_level(function: Function) -> Function:
-    """Makes `warnings.warn(..., stacklevel=2)` in the original name the line that calls it, and not the wrapper. Python
-    skips frames whose file has these two words in its name, because `import` has such frames. Applies to all functions
-    that are defined inside this one."""
+    """Makes `warnings.warn(..., stacklevel=2)` in the original name the line that calls the original, and not the
+    wrapper. Python skips frames whose file name contains "importlib" and "_bootstrap". This decorator also changes the
+    file name of all functions that are defined inside the decorated function."""
     function.__code__ = _renamed(function.__code__)
     return function
 
@@ -54,12 +54,12 @@ class Patches:
         self._undo = ExitStack()
         self.is_compiling = is_compiling
         self.complain = complain
-        self.process = os.getpid()  # the process that made the patches; forked children only inherit them
+        self.process = os.getpid()  # The process that made the patches. Forked children only inherit them.
         self.callback_names: list[str] = []
-        self.leftovers: list[str] = []  # attributes that other code patched after us: they are left as they are
+        self.leftovers: list[str] = []  # Attributes that other code patched later. They are not restored.
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
-        """Sets an attribute until close()."""
+        """Sets an attribute until `close` is called."""
         before = vars(owner).get(name, _ABSENT) if hasattr(owner, "__dict__") else _ABSENT
         setattr(owner, name, new)
         self._undo.callback(self._restore, owner, name, new, before)
@@ -84,9 +84,9 @@ class Patches:
         abandon: Abandon | None = None,
         front: Front | None = None,
     ) -> None:
-        """Wraps `owner.name` in a passage. `abandon` gets the token if the original raised. Without `before` there is
-        no token, and `abandon` is not called. `front` makes a function that is called in place of the passage and may
-        bypass it (the fast path)."""
+        """Wraps `owner.name` in a passage. `before` returns a token, which `after` gets. If the original raises,
+        `abandon` gets the token instead. Without `before` there is no token, and `abandon` is not called. `front` makes
+        a function that is called in place of the passage and may bypass the passage (the fast path)."""
         passage = self.passage(getattr(owner, name), seam, before, after, abandon)
         function = passage.function if front is None else functools.wraps(passage.original)(front(passage))
         self.replace(owner, name, function)
@@ -109,7 +109,7 @@ class Patches:
         return Passage(original, before, after, abandon, seam, self.complain, self.is_compiling)
 
     def guard(self, name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the callback with its exceptions caught, for torch's own hook registries."""
+        """Returns a function that calls the callback and catches its exceptions, for torch's own hook registries."""
         callback = self.register(name, callback)
         is_compiling = self.is_compiling
         in_service = True
@@ -140,7 +140,7 @@ class Patches:
 
 
 class Passage:
-    """A wrapper of a function that calls our callbacks before and after the original."""
+    """A wrapper of a function that calls callbacks of this package before and after the original."""
 
     @without_stack_level
     def __init__(
@@ -174,14 +174,14 @@ class Passage:
 
         @functools.wraps(original)
         def passing(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():  # dynamo evaluates this to a constant, so it traces only the original
+            if is_compiling():  # Dynamo evaluates this condition to a constant, so it traces only the original.
                 return original(*args, **kwargs)
             if not self._in_service:
                 return original(*args, **kwargs)
             try:
                 token = before(args, kwargs)
             except Exception as fault:
-                if isinstance(fault, StopIteration):  # not a fault: the loader was already drained
+                if isinstance(fault, StopIteration):  # This is not a fault. The loader was already drained.
                     raise
                 self.step_aside(fault)
                 return original(*args, **kwargs)
@@ -211,7 +211,7 @@ class Passage:
                 self.step_aside(fault)
 
     def step_aside(self, fault: BaseException) -> None:
-        """Disables the callbacks after a fault. From then on only the original is called."""
+        """Disables the callbacks after a fault. Later calls run only the original."""
         self._in_service = False
         self._complain(self._seam, fault)
 
@@ -221,8 +221,8 @@ Rewrite = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dic
 
 @without_stack_level
 def rewrite_arguments(patches: Patches, owner: Any, name: str, seam: str, rewrite: Rewrite) -> None:
-    """Makes every call of `owner.name` use the arguments that `rewrite` returns. If `rewrite` raises, the original
-    arguments are used from then on."""
+    """Makes every call of `owner.name` use the arguments that `rewrite` returns. If `rewrite` raises an exception, this
+    call and all later calls use their original arguments."""
     original = getattr(owner, name)
     rewrite = patches.guard(f"{seam}.rewrite", rewrite)
 

@@ -19,11 +19,11 @@ class RngState:
         self._states = [(generator, _read(generator)) for generator in unique.values()]
 
     def has_moved(self) -> bool:
-        """Whether a number was drawn since."""
+        """Whether the state of a generator has changed since this object was created."""
         return any(not _is_equal(_read(generator), state) for generator, state in self._states)
 
     def moved_library(self) -> str:
-        """The library of the first generator that has advanced; "" if none has."""
+        """The library of the first generator whose state has changed; "" if none has."""
         moved = (generator for generator, state in self._states if not _is_equal(_read(generator), state))
         return next(map(_library, moved), "")
 
@@ -33,7 +33,7 @@ class RngState:
 
 
 class _DeviceGenerator:
-    """The generator of a device, which is reached through the functions of its module, such as torch.cuda."""
+    """The generator of a device. Functions of the device's module, such as torch.cuda, read and set its state."""
 
     def __init__(self, module: Any) -> None:
         self.get_state = module.get_rng_state
@@ -47,7 +47,7 @@ def torch_generators(device: str) -> list[Any]:
 
 
 def default_generators(device: str = "cpu") -> list[Any]:
-    """The generators behind the functions of torch, Python and NumPy. NumPy's only if the script has imported it."""
+    """The generators that the functions of torch, Python and NumPy use. NumPy's is included if NumPy is imported."""
     python: Any = random
     numpy: Any = sys.modules.get("numpy.random")
     return [*torch_generators(device), python._inst, *([numpy.mtrand._rand] if numpy is not None else [])]
@@ -56,7 +56,7 @@ def default_generators(device: str = "cpu") -> list[Any]:
 def is_generator(value: Any) -> bool:
     numpy: Any = sys.modules.get("numpy.random")
     kinds = (torch.Generator, random.Random, *((numpy.Generator, numpy.RandomState) if numpy is not None else ()))
-    return issubclass(type(value), kinds)  # `isinstance` raises for a proxy of a dead object
+    return issubclass(type(value), kinds)  # `isinstance` would raise an error for a weak proxy of a deleted object.
 
 
 def _library(generator: Any) -> str:
@@ -67,7 +67,7 @@ def _library(generator: Any) -> str:
 
 def _read(generator: Any) -> Any:
     if isinstance(generator, (torch.Generator, _DeviceGenerator)):
-        # Not as a tensor, which would count as memory of the script.
+        # The state is not kept as a tensor, because a tensor would count as memory of the script.
         return generator.get_state().numpy().tobytes()
     if isinstance(generator, random.Random):
         return generator.getstate()

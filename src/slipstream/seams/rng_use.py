@@ -1,6 +1,6 @@
-"""Detects whether random numbers are drawn while batches are built, by comparing the states of the generators before
-and after some batches. Only reads the states and draws nothing. A generator that is not reachable from the dataset's
-attributes is not seen."""
+"""Detects whether random numbers are drawn while batches are built, by comparing the states of generators before and
+after some batches. States are only read, and nothing is drawn. The generators are the default ones and those that are
+reachable from the dataset's attributes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from slipstream.seams.rng_state import RngState, default_generators, is_generator
 
-_NUM_BATCHES = 3  # per process; code that draws at all is very likely to draw within three batches
+_NUM_BATCHES = 3  # Batches per process. Code that draws random numbers very likely does so within three batches.
 _MAX_DEPTH = 3
 _MAX_INSPECTED = 500
 
@@ -35,14 +35,14 @@ class RngUse:
         has_moved = self._before is not None and self._before.has_moved()
         self.has_drawn |= has_moved
         self._left -= 1
-        if self.is_over:  # drop the references to the script's generators
+        if self.is_over:  # The script's generators are no longer needed.
             self._generators, self._before = [], None
         return has_moved
 
 
 def _kept_on(dataset: Any) -> Iterator[Any]:
-    """Yields the generators among the attributes of the dataset, of its transforms and inner datasets, and of the
-    elements of their lists."""
+    """Yields the generators that the dataset holds in its attributes, or in attributes and lists of the objects that it
+    holds, such as transforms and inner datasets."""
     level, seen = [dataset], 0
     for _ in range(_MAX_DEPTH):
         level = [value for thing in level for value in _parts(thing)][: _MAX_INSPECTED - seen]

@@ -8,8 +8,9 @@ _listeners: list[Callable[[], None]] = []
 
 
 class StopTrial(SystemExit):
-    """Raised from a seam, in the script's own thread, once the trial has measured everything it should measure. It is a
-    SystemExit with code 0, so that a child process started by the script also ends without an error."""
+    """Is raised from a seam, in the script's own thread, after the trial has measured everything that it should
+    measure. It is a SystemExit with code 0, so a child process that the script has started also ends without an
+    error."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -18,5 +19,5 @@ class StopTrial(SystemExit):
 
 
 def add_stop_listener(listener: Callable[[], None]) -> None:
-    """Calls `listener` every time before a seam stops the script, until the process ends."""
+    """Calls `listener` each time when a seam is about to stop the script, until the process ends."""
     _listeners.append(listener)

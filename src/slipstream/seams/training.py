@@ -21,7 +21,7 @@ from slipstream.seams.user_code import current_site, definition_of, site_of, use
 
 
 class BackwardSeam:
-    """`Tensor.backward`, `torch.autograd.backward` and `torch.autograd.grad`."""
+    """Backward passes: `Tensor.backward`, `torch.autograd.backward` and `torch.autograd.grad`."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -52,7 +52,7 @@ class OptimizerSeam:
         self._open: dict[int, Token | None] = {}
         self._shortcut = listener.shortcut
         self.optimizers: list[weakref.ref[Any]] = []
-        self.was_made = False  # the script has made an optimizer, stepped or not, which may be gone again
+        self.was_made = False  # Whether the script has made an optimizer, which may no longer exist
 
     def install(self, patches: Patches) -> None:
         patches.around(torch.optim.Optimizer, "__init__", "optimizer.init", self._before_init, self._after_init)
@@ -66,7 +66,7 @@ class OptimizerSeam:
         patches.on_close(register_optimizer_step_post_hook(after).remove)
 
     def has_any(self) -> bool:
-        """Whether the script has made an optimizer that still exists, stepped or not."""
+        """Whether an optimizer of the script exists now."""
         return len(self._sites) > 0
 
     def _before_init(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site | None:
@@ -79,7 +79,7 @@ class OptimizerSeam:
     def _after_init(self, site: Site | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._sites[args[0]] = site
         self.was_made = True
-        self._shortcut.optimizer = (0, -1)  # a new object may have an old one's address
+        self._shortcut.optimizer = (0, -1)  # The new optimizer may have the id of a deleted one.
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._open[id(optimizer)] = self._listener.enter("optimizer")
@@ -96,7 +96,7 @@ class OptimizerSeam:
         ident = self._idents.get(optimizer)
         if ident is None:
             ident = self._idents[optimizer] = next(self._counter)
-            # For an optimizer that was made before the seam was installed, use the line that steps it
+            # If an optimizer was made before the seam was installed, its site is the line that steps it.
             site = self._sites[optimizer] if optimizer in self._sites else current_site()
             self._listener.meet(read_optimizer(optimizer, ident, site))
             self.optimizers.append(weakref.ref(optimizer))

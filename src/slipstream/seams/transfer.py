@@ -1,5 +1,5 @@
-"""The transfer seam: host-to-device copies, and calls in which the host waits for the device. It is installed only
-where there is a device. A predicate decides which tensors are on the device, so that tests can run without one."""
+"""The seams for host-to-device copies, and for calls in which the host waits for the device. They are installed only if
+there is a device. A predicate decides which tensors are on the device, so tests can run without a device."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TransferSeam:
             return
         source = args[0]
         if result is source or not self._on_device(result):
-            self._listener.abandon(token)  # a conversion to another dtype, or no change: not a copy to the device
+            self._listener.abandon(token)  # Nothing was copied to the device. The call may have changed the dtype.
             return
         self._listener.leave(
             token,
@@ -90,7 +90,7 @@ class SyncSeam:
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Token | None:
         if self._is_inside or not self._on_device(args[0]):
             return None
-        self._is_inside = True  # printing a tensor calls item() many times; this is recorded as one event
+        self._is_inside = True  # Printing a tensor calls item() many times. All of these calls are one event.
         return self._listener.enter(self._listener.phase)
 
     def _after(self, token: Token | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:

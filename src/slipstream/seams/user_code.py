@@ -17,7 +17,7 @@ from slipstream.records import Site
 
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _ZOO = os.path.join(OURS, "testing", "zoo") + os.sep
-_MAX_DECORATORS = 8  # lines of them above a `def`
+_MAX_DECORATORS = 8  # Largest number of lines with decorators above a `def`
 _is_user: dict[str, bool] = {}
 _roots: tuple[str, ...] | None = None
 
@@ -36,7 +36,7 @@ def library_roots() -> tuple[str, ...]:
 
 
 def _holds_installed_packages(path: str) -> bool:
-    """Whether an installer filled the directory (pip install --target, a vendored tree). Its code is not the user's."""
+    """Whether an installer filled the directory (pip install --target). Code in such a directory is not the user's."""
     try:
         return bool(path) and any(name.endswith(".dist-info") for name in os.listdir(path))
     except OSError:
@@ -44,7 +44,8 @@ def _holds_installed_packages(path: str) -> bool:
 
 
 def claim(path: str) -> None:
-    """Declares a file, or everything below a directory, to be the user's code wherever it is (python -m pkg.train)."""
+    """Declares a file, or everything below a directory, to be the user's code, even in a directory of libraries. An
+    example is the package in `python -m package.train`."""
     _claimed.append(path)
     _is_user.clear()
 
@@ -62,8 +63,8 @@ def is_user_code(filename: str) -> bool:
 
 def _judge(filename: str) -> bool:
     if filename.startswith("<"):
-        # Configurations run by exec and notebook cells are the user's code. Frozen modules, generated code, and the
-        # command with which multiprocessing starts a child are not.
+        # Code that is run by `exec`, and notebook cells, are the user's code. Frozen modules, generated code and the
+        # command with which multiprocessing starts a child are not the user's.
         is_text = filename == "<stdin>" or (filename == "<string>" and not _is_started_by_multiprocessing())
         return is_text or filename.startswith("<ipython-input")
     path = os.path.abspath(filename)
@@ -80,8 +81,8 @@ def _is_started_by_multiprocessing() -> bool:
 
 
 def is_user_frame(frame: FrameType) -> bool:
-    """Whether the frame is the user's and has a source line. A function without a file that the user's file calls, such
-    as a dataclass's `__init__`, has no line to show, so its caller is used instead."""
+    """Whether the frame is the user's and has a source line. A generated function, such as a dataclass's `__init__`,
+    has no line to show, so it does not count if a file calls it. The line of its caller is shown instead."""
     code, caller = frame.f_code, frame.f_back
     if not is_user_code(code.co_filename):
         return False
@@ -108,14 +109,14 @@ def make_site(filename: str, line: int, function: str = "") -> Site:
 
 
 def site_of_code(code: CodeType | None) -> Site | None:
-    """Returns where a function is defined, or None if it is not the user's."""
+    """Returns the site where a function is defined, or None if the function is not the user's."""
     if code is None or not is_user_code(code.co_filename):
         return None
     return make_site(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def definition_of(code: CodeType | None) -> Site | None:
-    """Like `site_of_code`, but returns the line with `def`: a code object begins with the function's decorators."""
+    """Returns the site of a function's `def`. `site_of_code` returns the line of the first decorator."""
     first = site_of_code(code)
     if code is None or first is None:
         return None
@@ -124,14 +125,14 @@ def definition_of(code: CodeType | None) -> Site | None:
 
 
 def current_sites() -> tuple[Site | None, Site | None]:
-    """Returns the user's line that calls the model now, and the user's line that called the function around it. A
-    method of the model itself does not count as the caller, unless a framework called it (`validation_step`)."""
+    """Returns the user's line that calls the model now, and the line that called the function in which this line is. A
+    method of a model does not count as the caller of the model, unless a framework called it (`validation_step`)."""
     frame = user_frame(sys._getframe(1))
     while frame is not None and _is_method_of_module(frame) and _is_called_by_user(frame):
         frame = user_frame(frame.f_back)
     inside = frame
     while inside is not None and inside.f_code.co_name in _COMPREHENSIONS:
-        inside = user_frame(inside.f_back)  # sum(model(x)... for x in loader): use the function around it
+        inside = user_frame(inside.f_back)  # The function around a comprehension such as sum(model(x) for x in loader)
     return site_of(frame), site_of(user_frame(inside.f_back)) if inside is not None else None
 
 
@@ -146,7 +147,7 @@ def _is_called_by_user(frame: FrameType) -> bool:
 
 
 def current_site() -> Site | None:
-    """Returns the user's line that is running now. To be called from a callback of this package."""
+    """Returns the user's line that is running now. Call this function from a callback of this package."""
     return site_of(user_frame(sys._getframe(1)))
 
 
@@ -161,8 +162,8 @@ def is_called_directly() -> bool:
 
 
 def current_callee() -> str:
-    """Returns the name that the user's current line calls: "model", "self.net". Returns "" where it cannot be read:
-    before Python 3.11, without source code, or where a framework makes the call."""
+    """Returns the name of what the user's current line calls, such as "model" or "self.net". Returns "" if the name
+    cannot be read: before Python 3.11, without source code, or if a framework makes the call."""
     frame = user_frame(sys._getframe(1))
     positions = getattr(frame.f_code, "co_positions", None) if frame is not None else None
     if frame is None or positions is None or frame.f_lasti < 0 or not is_called_directly():

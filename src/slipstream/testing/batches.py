@@ -6,7 +6,7 @@ import torch
 
 
 class Batches:
-    """An iterator that supports weak references, as a loader's does."""
+    """An iterator that supports weak references, as the iterators of a loader do."""
 
     def __init__(self, num: int) -> None:
         self._batches = iter([torch.full((2,), float(i)) for i in range(num)])

@@ -96,10 +96,10 @@ def write(folder: Path, num_images: int) -> None:
 
 
 def stopwatch(folder: Path, epochs: int, num_pairs: int = 2) -> None:
-    """Times the whole training from start to end, with plain Python and with the recipe, in turns."""
+    """Times the whole training, start-up included, with plain Python and with the recipe in turns."""
     if not (folder / "slipstream.toml").exists():
-        print("\nNo stopwatch: tune kept nothing this time, so there is no recipe to train with.")
-        print("Other programs on the machine make the races noisy: run `make demo` again when it is quieter.")
+        print("\nThe training was not timed: tune kept nothing this time, so there is no recipe to train with.")
+        print("Other programs make the races noisy. Run `make demo` again while they do not run.")
         return
     script = ["train.py", "--epochs", str(epochs)]
     commands = {
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("action", choices=("write", "stopwatch"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--images", type=int, default=640)
-    parser.add_argument("--epochs", type=int, default=10, help="of the trainings that the stopwatch times")
+    parser.add_argument("--epochs", type=int, default=10, help="epochs of the trainings that the stopwatch times")
     options = parser.parse_args()
     if importlib.util.find_spec("PIL") is None:
         print("slipstream: the demo makes and reads photographs with Pillow. Install it: pip install pillow")

@@ -1,4 +1,5 @@
-"""Scripts with a known limit on a device, and what `check` must say about each. They need CUDA, real or simulated."""
+"""Scripts with a known limit on a device, and what `check` must report about each script. The scripts need CUDA, real
+or simulated."""
 
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ FOLDER = Path(__file__).parent / "zoo" / "on_device"
 class DeviceCase:
     name: str
     bound: str
-    phase: str  # the longest one on the device
-    causes: tuple[str, ...] = ()  # one of these is the first finding; empty: no finding promises more than `gain`
-    gain: float = 1.15  # the largest gain that may be predicted where nothing is to be found
-    idle: tuple[str, ...] = ()  # in one of these phases the device waits longest for the host; empty: it is busy
-    copy_gb_per_s: float = 0.0  # of the simulated device; 0: as fast as the CPU copies
+    phase: str  # The longest phase on the device
+    # The first finding must have one of these causes. Empty: no finding may predict more than `gain`.
+    causes: tuple[str, ...] = ()
+    gain: float = 1.15  # The largest gain that a finding may predict if `causes` is empty
+    # The device waits longest for the host in one of these phases. Empty: the device is busy.
+    idle: tuple[str, ...] = ()
+    copy_gb_per_s: float = 0.0  # Speed of copies to the simulated device; 0: as fast as the CPU copies
 
     @property
     def file(self) -> Path:
@@ -32,6 +35,6 @@ CASES = (
     DeviceCase("input_bound", "input", "input", _INPUT, idle=("input",)),
     DeviceCase("transfer_bound", "compute", "transfer", ("pageable_transfer",), copy_gb_per_s=0.1),
     DeviceCase("launch_bound", "compute", "backward", ("tiny_operations",), idle=("forward", "backward")),
-    DeviceCase("optimizer_bound", "compute", "optimizer", ("unfused_optimizer",)),
+    DeviceCase("optimizer_bound", "compute", "optimizer", ("unfused_optimizer",), idle=("optimizer",)),
     DeviceCase("sync_bound", "other", "other", ("frequent_sync",), idle=("other",)),
 )

@@ -1,7 +1,7 @@
-"""Breaks one of slipstream's callbacks on purpose, to prove that training continues without it.
+"""Breaks one of slipstream's callbacks on purpose, so that tests can check that the training continues without it.
 
-`python -m slipstream.testing.faults NAME train.py ARGS` is `slipstream run train.py ARGS` with callback NAME broken. No
-command of slipstream uses this module.
+`python -m slipstream.testing.faults NAME train.py ARGS` runs the script as `slipstream run` does, with callback NAME
+broken. No command of slipstream uses this module.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from slipstream.seams import patching
 
 
 class PlantedError(RuntimeError):
-    """Raised by a callback that was broken on purpose."""
+    """The error that a callback raises if it was broken on purpose."""
 
 
 @contextlib.contextmanager
 def broken(name: str) -> Iterator[None]:
-    """Makes every callback registered under this name raise when it is called."""
+    """Makes every callback that is registered under this name raise an error when it is called."""
 
     def tamper(registered: str, callback: Callable[..., Any]) -> Callable[..., Any]:
         return _raiser(name) if registered == name else callback
@@ -31,7 +31,7 @@ def broken(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def listing() -> Iterator[set[str]]:
-    """Breaks nothing, and collects the names of the callbacks that were called."""
+    """Collects the names of the callbacks that are called, and breaks none."""
     called: set[str] = set()
 
     def tamper(registered: str, callback: Callable[..., Any]) -> Callable[..., Any]:

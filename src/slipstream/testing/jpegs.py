@@ -1,5 +1,5 @@
-"""Small JPEG files of every kind that the decoders distinguish, made from noise; and patches that are installed for a
-`with`.
+"""Small JPEG files of noise, of every kind that the decoders distinguish. Also patches that are installed inside a
+`with` block.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slipstream.seams.patching import Patches
 
 
 def jpeg(width: int = 96, height: int = 72, mode: str = "RGB", seed: int = 0, grain: int = 8, **options: Any) -> bytes:
-    """Coarse and fine noise, so that every pixel shows a difference between two decoders."""
+    """A JPEG file of coarse and fine noise, so that every pixel shows a difference between two decoders."""
     rng = np.random.default_rng(seed)
     num_bands = len(Image.new(mode, (1, 1)).getbands())
     coarse = rng.integers(0, 255, (height // grain + 1, width // grain + 1, num_bands))
@@ -57,7 +57,7 @@ class JpegPart(Protocol):
 
 @contextmanager
 def installed(*parts: JpegPart) -> Iterator[None]:
-    """Installs each of them. Raises if one fails or leaves something behind."""
+    """Installs the parts until the end of the `with` block. Raises AssertionError if a part fails or leaves a patch."""
     faults: list[str] = []
     patches = Patches(lambda seam, fault: faults.append(f"{seam}: {fault!r}"), lambda: False)
     try:

@@ -1,6 +1,6 @@
-"""Bursts of load: another program that keeps cores busy for a while, now and then. The seed determines them.
+"""Bursts of load: times at which another program keeps cores busy. The seed determines the bursts.
 
-Simulated backends calculate with them. benchmarks/noisy.py makes them on a real machine.
+Simulated backends compute with these bursts, and benchmarks/noisy.py produces them on a real machine.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-BUSY_SHARE = 0.3  # of the time
+BUSY_SHARE = 0.3  # Share of the time that bursts take
 SHORTEST_S, LONGEST_S = 1.0, 60.0
 MOST_CORES = 2
-_PAUSE_S = (SHORTEST_S + LONGEST_S) / 2 * (1 - BUSY_SHARE) / BUSY_SHARE  # on average between two bursts
+_PAUSE_S = (SHORTEST_S + LONGEST_S) / 2 * (1 - BUSY_SHARE) / BUSY_SHARE  # Mean time between two bursts
 
 
 class Burst(NamedTuple):
@@ -22,20 +22,20 @@ class Burst(NamedTuple):
 
 
 class LoadBursts:
-    """Endless bursts in the order of time, none beside another."""
+    """An endless sequence of bursts in the order of time. Bursts do not overlap."""
 
     def __init__(self, seed: int) -> None:
         self._bursts = _bursts(random.Random(seed))
         self._next = next(self._bursts)
 
     def upcoming(self, now_s: float) -> Burst:
-        """The burst at that second, or the next one after it. Times must not decrease from call to call."""
+        """The burst at this second, or the next one after it. The argument must not decrease from call to call."""
         while self._next.end_s <= now_s:
             self._next = next(self._bursts)
         return self._next
 
     def num_cores(self, now_s: float) -> int:
-        """Cores that are kept busy at that second."""
+        """The number of cores that a burst keeps busy at this second."""
         burst = self.upcoming(now_s)
         return burst.num_cores if burst.start_s <= now_s else 0
 

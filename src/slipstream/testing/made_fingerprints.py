@@ -1,6 +1,6 @@
 """Synthetic fingerprints of trials, sound or with a planted fault, for tests of code that reads fingerprints.
 
-Real trainings are in tests/verify/test_never_wrong.py.
+Fingerprints of real trainings are tested in tests/verify/test_never_wrong.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from slipstream.records import ROUNDOFF, Fingerprint, Sketch, Snapshot, TrialSpe
 
 NUM_SNAPSHOTS = 3
 SKETCH_SIZE = 16
-PARAMETERS = {"conv.weight": 1.0, "fc.weight": 0.4, "fc.bias": 0.1}  # name to gradient norm
+PARAMETERS = {"conv.weight": 1.0, "fc.weight": 0.4, "fc.bias": 0.1}  # Names of parameters and norms of their gradients
 TIMING_STEPS = 10
 
 
@@ -21,13 +21,16 @@ TIMING_STEPS = 10
 def made_fingerprint(
     num_steps: int = 60,
     seed: int = 0,
-    rounding: float = 0.0,  # relative error of gradients and losses
+    rounding: float = 0.0,  # Relative error of gradients and losses
     gradient_scale: float = 1.0,
-    loss_shift: float = 0.0,  # added to every loss
-    from_step: int = 0,  # the shift begins here
-    draw: int = 0,  # other rounding errors of the same size
+    loss_shift: float = 0.0,  # Is added to every loss
+    from_step: int = 0,  # The step at which the shift begins
+    draw: int = 0,  # Another number gives other rounding errors of the same size
 ) -> Fingerprint:
-    """Losses fall from 2.3. The same seed gives the same batches. With `rounding` nothing is bit-equal."""
+    """Return a fingerprint whose losses fall from 2.3.
+
+    The same seed stands for the same batches. With `rounding`, losses and gradients are not bit-equal to those without.
+    """
     batches, jitter = random.Random(seed), random.Random(f"{seed} {rounding} {draw}")
     losses = []
     for step in range(num_steps):
@@ -56,8 +59,9 @@ def _snapshot(step: int, seed: int, rounding: float, scale: float, draw: int) ->
 
 
 def made_fingerprint_of(spec: TrialSpec, num_steps: int) -> Fingerprint:
-    """The fingerprint of a sound trial of this role: the same bits, except for the controls that are meant to
-    differ.
+    """The fingerprint of a sound trial of this role.
+
+    All roles have bit-equal fingerprints, except the controls with another seed or with rounding noise.
     """
     if spec.role == "seed":
         return made_fingerprint(num_steps, seed=1 + spec.draw)

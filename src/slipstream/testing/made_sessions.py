@@ -1,5 +1,5 @@
-"""Synthetic sessions: a training with chosen times, in the form that a trial would have recorded. For tests of code
-that reads sessions. It simulates the form of the records and not a machine.
+"""Synthetic sessions for tests of code that reads sessions. A synthetic session is a training with chosen times, in the
+form that a trial would have recorded. It simulates the form of the records and not a machine.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def made_optimizer(device: str = "cpu", **facts: Any) -> Optimizer:
 
 
 def made_anatomy(operators: Mapping[str, tuple[int, float]], **facts: Any) -> Anatomy:
-    """Takes a map from operator names to their number of calls and their total milliseconds."""
+    """An anatomy with these operators. The values are the number of calls and the milliseconds of all of them."""
     listed = [
         Operator(name, "contraction" if "mm" in name or "conv" in name else "elementwise", count, total, total)
         for name, (count, total) in operators.items()
@@ -128,7 +128,10 @@ def made_anatomy(operators: Mapping[str, tuple[int, float]], **facts: Any) -> An
 
 
 def made_stack(stage: str, line: int, count: int, **facts: Any) -> StackCount:
-    """A counted stack in an observed block; by default the main process, in input, inside a call into C."""
+    """A counted stack in a block of kind `watch`.
+
+    By default the stack is in the main process, in the phase `input` and inside a call into C.
+    """
     stack = StackCount(
         "main", "input", "other", FILE, line, "__getitem__", "call(...)", "train.py:__getitem__", True, 1, count
     )
@@ -136,7 +139,7 @@ def made_stack(stage: str, line: int, count: int, **facts: Any) -> StackCount:
 
 
 class _Tape:
-    """Writes blocks one after the other on a clock that only work moves."""
+    """Writes blocks one after the other. Its clock moves only when a step or a batch is written."""
 
     def __init__(self, loader: Loader | None, phases: Mapping[str, float], work_ms: float, cpu_share: float) -> None:
         self.loader, self.work_ms, self.cpu_share = loader, work_ms, cpu_share
@@ -182,7 +185,7 @@ class _Tape:
     def _fetch(self, start_ns: int) -> None:
         assert self.loader is not None
         if not self.loader.num_workers:
-            return  # the input event shows it
+            return  # Without workers, the event of kind `input` contains the fetch.
         worker = len(self.fetches) % self.loader.num_workers
         wall_ns = int(self.work_ms * 1e6)
         self.fetches.append(Fetch(self.loader.ident, worker, start_ns, wall_ns, int(wall_ns * self.cpu_share), 32))
@@ -230,11 +233,11 @@ def made_session(
     length: Length | None = None,
     is_short: bool = False,
 ) -> Session:
-    """A training with a warm-up, observed blocks, blocks with replayed batches and a drained loader, with these
-    milliseconds per step.
+    """The session of a training with these milliseconds per step.
 
-    `work_ms` is one process's work on a batch (without workers: the wait itself). `starved` is how much longer the
-    observed compute takes than with idle workers. `is_short` is a script that ended within its warm-up.
+    It has a warm-up, a block of kind `watch`, a block of kind `kept` and a drained loader. `work_ms` is the time that
+    one process works on a batch; by default it is `input_ms`. `starved` is the factor by which the watched steps
+    compute longer than with idle workers. With `is_short` the script ended within its warm-up.
     """
     environment = environment or made_environment()
     loader = (loader or made_loader(num_workers)) if has_loader else None
@@ -280,7 +283,7 @@ def _session(
 
 
 def with_steps_of(session: Session, times_ms: Sequence[float]) -> Session:
-    """The session with these lengths of its first watched steps, and without further ones."""
+    """The session with watched steps of these lengths, and no other watched steps."""
     watched = {block.index for block in session.blocks if block.kind == "watch"}
     times = iter(times_ms)
     steps: list[Step] = []
@@ -294,8 +297,11 @@ def with_steps_of(session: Session, times_ms: Sequence[float]) -> Session:
 
 
 def with_load(session: Session, cores: Sequence[float]) -> Session:
-    """The session with a sample for every step: other programs used this many cores during the first watched steps, and
-    none during all others. A step takes longer by the share of the cores that it lost."""
+    """The session with a sample of the load of other programs for every step.
+
+    Other programs used these numbers of cores during the first watched steps, and no core during all other steps. A
+    step takes longer by the share of the cores that other programs used.
+    """
     watched = {block.index for block in session.blocks if block.kind == "watch"}
     loads, usable = iter(cores), session.environment.num_usable
     steps: list[Step] = []
@@ -310,7 +316,7 @@ def with_load(session: Session, cores: Sequence[float]) -> Session:
 
 
 def made_footprint(batch_size: int, activations: int) -> Footprint:
-    """The memory of a step of six blocks. The peak is reached in backward, by the line in the module's file."""
+    """The memory of a step of a model with six blocks. The peak is in the backward pass, in the model's own file."""
     site = Site(FILE.replace("train", "net"), 14, "hidden = self.up(self.norm(states))", "forward")
     weights = {"parameters": 4_000_000, "optimizer_state": 8_000_000}
     kinds = {**dict.fromkeys(KINDS, 0), **weights, "gradients": 4_000_000, "activations": activations}

@@ -14,7 +14,7 @@ from slipstream.tuning.progress import SilentListener
 def made_technique(
     numerics: NumericsClass = "identical", settings: Sequence[Setting] = (True,), answer: Answer = YES, **card: Any
 ) -> Any:
-    """A technique that applies if `answer` says so and does nothing."""
+    """A technique that changes nothing. `answer` decides whether it applies."""
     return SimpleNamespace(
         CARD=Card("A made technique", "process", card.pop("causes", ()), numerics, **card),
         applies=lambda observation: answer,
@@ -31,7 +31,7 @@ class RecordingListener(SilentListener):
         self.entered: list[str] = []
         self.races: list[list[str]] = []
         self.is_racing = False
-        self.waits: list[float] = []  # cores that other programs used; 0.0: a wait is over
+        self.waits: list[float] = []  # Numbers of cores that other programs used; 0.0 when a wait is over
         self.notes: list[str] = []
         self.bests: list[tuple[Recipe, float]] = []
 

@@ -1,5 +1,5 @@
-"""Synthetic tunings: verdicts of every kind with chosen numbers, as `tune` would have made them. For tests of
-renderers.
+"""Synthetic tunings for tests of renderers: verdicts of every kind with chosen numbers, in the form that `tune`
+records.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def made_verdicts() -> list[Verdict]:
 
 
 def made_tuning(**facts: Any) -> Tuning:
-    """Two kept techniques, and one verdict of every other kind."""
+    """A tuning with two kept techniques, and with verdicts of every other kind."""
     tuning = Tuning(
         base_step_ms=BASE_MS,
         base_samples_per_s=BASE_RATE,
@@ -79,5 +79,5 @@ def made_tuning(**facts: Any) -> Tuning:
 
 
 def tuned(session: Session, **facts: Any) -> Session:
-    """The session of a check, as `tune` would have completed it."""
+    """The session of a check with a synthetic tuning added."""
     return msgspec.structs.replace(session, command="tune", tuning=made_tuning(**facts))

@@ -1,6 +1,6 @@
-"""Trainings whose memory can be measured twice: by the observer, and by the allocator's own running total.
+"""Trainings whose memory can be measured in two ways: by the observer, and by the allocator's own running total.
 
-The running total is complete only if it starts before the first tensor of the training.
+The running total is complete only if the profiler starts before the first tensor of the training is made.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Recurrent(nn.Module):
 
 
 class Case:
-    """A model and its batches."""
+    """A model and its inputs."""
 
     def __init__(self, make_model: Callable[[], nn.Module], make_inputs: Callable[[int], torch.Tensor]) -> None:
         self.make_model = make_model
@@ -75,7 +75,7 @@ class Case:
 
 
 def list_cases(factor: int = 1) -> dict[str, Case]:
-    """`factor` is how much larger the cases are than a test needs."""
+    """The cases by name. `factor` is their size relative to the smallest cases, which tests use."""
     side, length = 16 * factor, 24 * factor
 
     def draw_tokens(size: int) -> torch.Tensor:
@@ -89,7 +89,7 @@ def list_cases(factor: int = 1) -> dict[str, Case]:
 
 
 class Training:
-    """A plain loop, one step at a time."""
+    """A plain training that runs one step at a time."""
 
     def __init__(self, case: Case, batch_size: int) -> None:
         torch.manual_seed(0)
@@ -108,7 +108,7 @@ class Training:
 
 
 def observe(case: Case, batch_size: int) -> Footprint:
-    """A step as `slipstream memory` observes it."""
+    """Return the memory of a step as `slipstream memory` observes it."""
     training = Training(case, batch_size)
     for _ in range(_WARM_UP):
         training.step()
@@ -123,7 +123,7 @@ def observe(case: Case, batch_size: int) -> Footprint:
 
 
 def count_peak(case: Case, batch_size: int) -> int:
-    """The allocator's peak in the same step of the same training, without the observer."""
+    """Return the allocator's peak in the step that `observe` reports, without the observer."""
     gc.collect()
     os.environ.setdefault("KINETO_LOG_LEVEL", "9")
     counter = profiler.profile(use_kineto=True, profile_memory=True)
@@ -155,5 +155,5 @@ def _most(roots: list[Any]) -> int:
         elif event.name == _END:
             end_ns = event.start_time_ns
     totals.sort()
-    before = totals[0][1] - totals[0][2]  # what an earlier profile in this process has left in the count
+    before = totals[0][1] - totals[0][2]  # The total at the start, which contains what an earlier profile has counted
     return max(total for time_ns, total, _ in totals if start_ns <= time_ns <= end_ns) - before

@@ -1,5 +1,5 @@
-"""The noise of a machine, for simulated backends: recorded step times played back from a random position, with added
-drift, autocorrelation and outliers. It affects whichever trial holds the baton and does not depend on recipes.
+"""The noise of a machine, for simulated backends. Recorded step times are replayed from a random position, with added
+drift, autocorrelation and outliers. The noise affects the trial that holds the baton and does not depend on recipes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import msgspec
 
 
 class NoiseRecording:
-    """Step times of one machine in order, as multiples of the usual step. Many noises share one recording."""
+    """Step times of one machine in order, as multiples of the usual step. Many `Noise` objects share one recording."""
 
     def __init__(self, factors: Sequence[float]) -> None:
         self.factors = list(factors)
 
     @classmethod
     def read(cls, path: Path, name: str = "laps") -> NoiseRecording:
-        """Reads a file of benchmarks/record_noise.py.
+        """Reads a file that benchmarks/record_noise.py has written.
 
-        Each trial's times are divided by their own median, so that only the noise of the machine remains, and not the
-        speed of the process.
+        Each trial's times are divided by their own median. This removes the speed of the process, and only the noise of
+        the machine remains.
         """
         timings: list[tuple[int, list[float]]] = json.loads(path.read_text())[name]
         usual = {trial: median(ms for who, times in timings if who == trial for ms in times) for trial, _ in timings}
@@ -33,22 +33,20 @@ class NoiseRecording:
 
 
 class NoiseModel(msgspec.Struct, frozen=True):
-    """Sizes of the noise that is added to the recording, or that is used alone without one."""
+    """The size of the noise that is added to a recording, or that is used without a recording."""
 
-    spread: float = 0.03  # sigma of a block's log time
-    correlation: float = 0.5  # of the noise of one block with that of the next, whichever trial runs
-    drift: float = 0.003  # sigma of the random walk of the machine's speed, per block
-    outlier_share: float = 0.02  # share of blocks that something else disturbs
-    outlier_size: float = 0.5  # factor by which a disturbed block is longer
+    spread: float = 0.03  # Sigma of the log of a block's time
+    correlation: float = 0.5  # Correlation of the noise of one block and the next one, even of another trial
+    drift: float = 0.003  # Sigma of the random walk of the log of the machine's speed, per block
+    outlier_share: float = 0.02  # Share of the blocks that are disturbed
+    outlier_size: float = 0.5  # Additional time of a disturbed block, as a share of its time
 
 
 CALM = NoiseModel(spread=0.0, drift=0.0, outlier_share=0.0)
 
 
 class Noise:
-    """Blocks request their factors in the order of time. Noise of one block partly carries over to the next, even of
-    another trial.
-    """
+    """The factors on the step times of blocks. Call `block` for the blocks of all trials in the order of time."""
 
     def __init__(
         self, rng: random.Random, recording: NoiseRecording | None = None, noise_model: NoiseModel | None = None
@@ -61,7 +59,7 @@ class Noise:
         self._level = 0.0
 
     def block(self) -> Iterator[float]:
-        """How much longer than usual each next step of a new block takes, without end."""
+        """Begins a new block. Yields without end the factor on the time of each next step of this block."""
         noise_model, rng = self._noise_model, self._rng
         self._level += rng.gauss(0.0, noise_model.drift)
         fresh = math.sqrt(1.0 - noise_model.correlation**2) * rng.gauss(0.0, noise_model.spread)

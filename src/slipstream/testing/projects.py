@@ -1,6 +1,5 @@
-"""Synthetic projects: a folder with a script, and edits at lines that are found by a piece of their text.
-
-For tests of code that rewrites sources; runs nothing.
+"""Synthetic projects for tests of code that rewrites sources. A project is a folder with a script. Edits name a line by
+a piece of its text. Nothing is run.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Project:
         return path
 
     def site(self, piece: str, name: str = "train.py", function: str = "main") -> Site:
-        """The line that contains this piece of text."""
+        """The site of the line that contains this piece of text. There must be exactly one such line."""
         path = self.folder / name
         with tokenize.open(path) as file:
             lines = file.read().split("\n")
@@ -45,8 +44,9 @@ class Project:
         return patch
 
     def text(self, *edits: Edit) -> str:
-        """The new text of the one file that changes. Every edit must have been written, and a second run must change
-        nothing.
+        """Return the new text of the one file that changes.
+
+        Raises AssertionError if an edit is left to the user, or if a second run changes something.
         """
         patch = self.patch(*edits)
         assert not patch.left, patch.left
@@ -59,7 +59,7 @@ class Project:
         return file.after.decode()
 
     def why_left(self, *edits: Edit) -> str:
-        """The reason why an edit was left to the user. Nothing may have been written."""
+        """Return the reason why the first edit is left to the user. Raises AssertionError if an edit is written."""
         patch = self.patch(*edits)
         assert not patch.files
         assert len(patch.left) == len(edits)

@@ -1,5 +1,5 @@
-"""Checks every seam on one device with a training of about a second: it is observed, harmless, and removed
-afterwards.
+"""Checks the seams on one device with a training of about a second: they observe it, do not change its losses, and are
+removed afterwards.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _WATCHED = ((nn.Module, "__call__"), (torch.Tensor, "to"), (torch.autograd, "bac
 
 
 def check_seams(device: str) -> Iterator[tuple[str, bool, str]]:
-    """Yields (what is checked, whether it holds, what was observed)."""
-    yield "torch computes there", True, _describe(device)
+    """Yields a tuple for each check: its name, whether it holds, and what was observed."""
+    yield "torch can use the device", True, _describe(device)
     before = [getattr(owner, name) for owner, name in _WATCHED]
     bare = _train(device)
     trial = start_run(TrialSettings(mode="watch"))
@@ -29,7 +29,7 @@ def check_seams(device: str) -> Iterator[tuple[str, bool, str]]:
         watched = _train(device)
     finally:
         trial.leave(Ending("finished", 0, 0.0))
-    yield "the training cannot tell", bare == watched, f"losses {bare[-1]!r} bare, {watched[-1]!r} watched"
+    yield "the losses are the same", bare == watched, f"losses {bare[-1]!r} bare, {watched[-1]!r} watched"
     seen: dict[str, int] = {}
     for _, message in trial.messages:
         for event in message.events if isinstance(message, Seen) else []:
@@ -44,7 +44,7 @@ def check_seams(device: str) -> Iterator[tuple[str, bool, str]]:
 
 
 def _describe(device: str) -> str:
-    """Raises if torch cannot use the device."""
+    """The versions of torch and its build, and the device's name. Raises an error if torch cannot use the device."""
     torch.ones(2, device=device).sum().item()
     builds = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
     build = ", ".join(f"{name} {version}" for name, version in builds.items() if version)

@@ -1,6 +1,6 @@
 """Runs the contract checks of every technique and the check of the seams, and writes a report for an issue.
 
-Each part has a process of its own, so that a crash or a hang is an outcome and does not end the selftest.
+Each part runs in a process of its own, so a crash or a hang is an outcome and does not end the selftest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SelftestOutcome(msgspec.Struct, frozen=True):
 
 
 class SelftestPart(msgspec.Struct, frozen=True):
-    """A technique, or the seams."""
+    """The outcomes of one part of the selftest: a technique, or the seams."""
 
     ident: str
     outcomes: list[SelftestOutcome]
@@ -46,7 +46,7 @@ def parts() -> list[str]:
 
 
 def run_part(ident: str, device: str, limit_s: float = LIMIT_S) -> SelftestPart:
-    """Runs the part in a process of its own."""
+    """Runs the part in a process of its own, and returns its outcomes."""
     with tempfile.TemporaryDirectory(prefix="slipstream-") as folder:
         answer = Path(folder) / "outcomes.json"
         command = [sys.executable, "-m", "slipstream.testing.selftest", ident, device, str(answer)]
@@ -74,7 +74,7 @@ def outcomes_of(ident: str, device: str) -> Iterator[SelftestOutcome]:
 
 
 def write_report(environment: Environment, device: str, results: list[SelftestPart]) -> str:
-    """A Markdown report for an issue: first what failed, then everything, then the machine. Without paths and names."""
+    """Return a Markdown report for an issue: failed checks, all checks and the machine. It has no paths and names."""
     redactor = Redactor(str(Path.cwd()))
     failed = [(part, outcome) for part in results for outcome in part.outcomes if not outcome.is_ok]
     num_checks = sum(len(part.outcomes) for part in results)

@@ -1,6 +1,6 @@
-"""A race backend without processes: with its own clock, trials whose true step times are chosen, and noise.
+"""A race backend without processes, for tests of code that uses a RaceBackend.
 
-For tests of code that uses a RaceBackend. It simulates the answers and not a machine.
+It has a clock of its own, trials with chosen true step times, and noise. It simulates the answers and not a machine.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from slipstream.records import BlockTiming, Failure, Fingerprint, Recipe, Techni
 from slipstream.testing.made_fingerprints import made_fingerprint_of
 from slipstream.testing.noise_model import CALM, Noise
 
-Factor = Callable[[Recipe], float]  # the true step time under a recipe, relative to the base
-Ageing = Callable[[Recipe, int], float]  # factor on the step time after so many steps
-Fault = Callable[[TrialSpec, int], str]  # after so many steps: why the trial failed, or ""
-Seen = Callable[[TrialSpec, int], Fingerprint]  # the fingerprint after so many steps
-Load = Callable[[float], float]  # threads of other programs that compute at that second of the backend's clock
-Pace = Callable[[float], float]  # factor on all times at that second of the backend's clock, whatever runs
+Factor = Callable[[Recipe], float]  # The true step time under a recipe, relative to the base
+Ageing = Callable[[Recipe, int], float]  # Factor on the step time after this number of steps
+Fault = Callable[[TrialSpec, int], str]  # Reason why the trial failed after this number of steps, or ""
+Seen = Callable[[TrialSpec, int], Fingerprint]  # The fingerprint after this number of steps
+Load = Callable[[float], float]  # Threads of other programs that compute at this second of the backend's clock
+Pace = Callable[[float], float]  # Factor on all times at this second of the backend's clock
 
-NUM_CORES = 2  # each trial uses all of them
-_SLICE_S = 0.5  # load and pace are looked up so often: half of the shortest burst of load
+NUM_CORES = 2  # Each trial uses all cores.
+_SLICE_S = 0.5  # Interval at which load and pace are read. It is half of the shortest burst of load.
 
 
 class SimulatedBackend:
-    """Time passes only while a trial starts or runs."""
+    """A RaceBackend whose clock moves only while a trial starts or runs, and while `wait` waits."""
 
     def __init__(
         self,
@@ -34,13 +34,13 @@ class SimulatedBackend:
         noise: Noise | None = None,
         seed: int = 0,
         startup_s: Callable[[Recipe], float] = lambda recipe: 4.0,
-        beside: float = 0.0,  # share of its start that a trial completes while another one starts
-        cold_start_s: Callable[[Recipe], float] | None = None,  # of trials that share nothing; None: as all others
-        lottery: float = 0.0,  # sigma of the log of a process's constant speed factor
-        shared_lottery: float = 0.0,  # the same of a fork parent, whose trials share the factor; cold trials do not
+        beside: float = 0.0,  # Seconds of its own start that a trial completes in a second of another trial's start
+        cold_start_s: Callable[[Recipe], float] | None = None,  # Start of trials that are not forked; None: `startup_s`
+        lottery: float = 0.0,  # Sigma of the log of a process's constant speed factor
+        shared_lottery: float = 0.0,  # Sigma of the log of a factor that all trials except cold ones share
         ageing: Ageing = lambda recipe, num_steps: 1.0,
-        num_trials: int = 16,  # trials that fit in memory
-        num_steps: int | None = None,  # until the script ends
+        num_trials: int = 16,  # Number of trials that fit in memory
+        num_steps: int | None = None,  # Number of steps after which the script ends
         batch_size: int = 32,
         fault: Fault = lambda spec, num_steps: "",
         fingerprint: Seen = made_fingerprint_of,
@@ -70,7 +70,7 @@ class SimulatedBackend:
         self._now_s = 0.0
         self._trials: dict[int, _SimulatedTrial] = {}
         self._present: set[int] = set()
-        # Trials that start in parallel with the one that enters: completed seconds of their start.
+        # The completed seconds of the starts of trials that start in parallel with the trial that enters
         self._ahead: dict[int, float] = {}
 
     def enter(self, spec: TrialSpec) -> Failure | None:
@@ -85,8 +85,9 @@ class SimulatedBackend:
         return trial.failure
 
     def expect(self, spec: TrialSpec) -> None:
-        """The trial starts in parallel with the one that enters now, as in the real backend. No trial starts beside the
-        first.
+        """Starts the trial in parallel with the trial that enters next, as the real backend does.
+
+        The first trial always starts alone.
         """
         num_starting = len(self._ahead) or 1
         if self._trials and num_starting == 1 and len(self._present) + 2 <= self._capacity:
@@ -159,7 +160,7 @@ class SimulatedBackend:
 
     @property
     def specs(self) -> list[TrialSpec]:
-        """All trials that ever entered, in order."""
+        """The specs of all trials that have entered, in order."""
         return [trial.spec for trial in self._trials.values()]
 
     def _failure(self, spec: TrialSpec, num_steps: int) -> Failure | None:
@@ -167,7 +168,7 @@ class SimulatedBackend:
         return Failure(fault) if fault else None
 
     def _run_steps(self, trial: _SimulatedTrial, factors: Iterator[float], num_steps: int) -> float:
-        """Runs steps until the script ends. Returns the core seconds of other programs meanwhile."""
+        """Runs this number of steps, or fewer if the script ends. Returns the core seconds that other programs used."""
         step_s, foreign_s = self._step_s * self._factor(trial.spec.recipe) * trial.luck, 0.0
         for _ in range(num_steps):
             if trial.num_steps == self._length:
@@ -178,8 +179,9 @@ class SimulatedBackend:
         return foreign_s
 
     def _compute(self, seconds: float) -> float:
-        """Does the work of so many seconds of an idle machine. All threads that compute get equal shares of the cores.
-        Returns the core seconds that other programs got.
+        """Does the work that takes these seconds on an idle machine. Returns the core seconds that other programs used.
+
+        All threads that compute get equal shares of the cores.
         """
         foreign_s = 0.0
         while seconds > 0.0:
@@ -195,7 +197,7 @@ class SimulatedBackend:
 
     def _start(self, trial: _SimulatedTrial) -> None:
         if self._capacity == 1:
-            self._present.clear()  # trials are restarted, so that only one runs at a time
+            self._present.clear()  # Only one trial fits in memory, so the other one ends.
         self._present.add(trial.spec.ident)
         self.most_at_once = max(self.most_at_once, len(self._present))
         start_s = max(0.0, self._start_s(trial.spec) - self._ahead.pop(trial.spec.ident, 0.0))
@@ -212,7 +214,7 @@ class SimulatedBackend:
 class _SimulatedTrial:
     def __init__(self, spec: TrialSpec) -> None:
         self.spec = spec
-        self.luck = 1.0  # factor on the step time of the running process
+        self.luck = 1.0  # Factor on the step time of the running process
         self.num_steps = 0
         self.timings: list[BlockTiming] = []
         self.is_over = False
@@ -220,7 +222,10 @@ class _SimulatedTrial:
 
 
 def choice_factors(**factors: float) -> Factor:
-    """Techniques by name that multiply the step, whatever their setting. All others change nothing."""
+    """The step time relative to the base, from one factor for each technique. Settings do not matter.
+
+    Techniques without a factor change nothing.
+    """
 
     def factor(recipe: Recipe) -> float:
         return math.prod(factors.get(choice.technique, 1.0) for choice in recipe.choices)

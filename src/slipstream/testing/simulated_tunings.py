@@ -1,7 +1,6 @@
-"""Whole tunings on a simulated backend: twelve synthetic techniques, of which at most one gains anything, through the
-real search.
+"""Whole tunings on a simulated backend. The real search tunes twelve synthetic techniques, of which at most one gains.
 
-They prove that `tune` does not report false gains. They say nothing about any real technique.
+These tunings check that `tune` does not report false gains. They do not measure any real technique.
 """
 
 from __future__ import annotations
@@ -27,31 +26,31 @@ from slipstream.tuning.search import tune
 
 NUM_CANDIDATES = 12
 STEP_S = 0.05
-START_S = 2.0  # start of a forked trial alone; 1.2 s each if two start at the same time (benchmarks/starts.py)
-COLD_START_S = 4.0  # of a trial that is not forked
-HALFWAY_S = 180.0  # in the middle of these tunings, which take about six minutes
-BESIDE = 0.75  # share of a start that completes while another one starts; measured by benchmarks/starts.py on two cores
+START_S = 2.0  # Start of a forked trial alone. If two start together, a start takes 1.2 s (benchmarks/starts.py).
+COLD_START_S = 4.0  # Start of a trial that is not forked
+HALFWAY_S = 180.0  # The middle of these tunings, which take about six minutes
+BESIDE = 0.75  # Share of a start that completes while another trial starts (benchmarks/starts.py, on two cores)
 
 
 class SimulatedOutcome(msgspec.Struct, frozen=True):
     """The outcome of one tuning."""
 
     kept: tuple[str, ...]
-    has_found: bool  # whether the technique that gains is among the kept
-    intervals: tuple[tuple[float, Speed], ...]  # the true ratio and the reported speed, for every bounded interval
+    has_found: bool  # Whether the technique that gains is kept
+    intervals: tuple[tuple[float, Speed], ...]  # The true ratio and the reported speed, for every bounded interval
     seconds: float
 
 
 def simulate(
     seed: int,
-    gain: float = 1.0,  # the gain of one technique, drawn by the seed; the others gain nothing
+    gain: float = 1.0,  # The gain of one technique, which the seed selects. All other techniques gain nothing.
     recording: NoiseRecording | None = None,
     noise_model: NoiseModel | None = None,
     lottery: float = 0.0,
     num_trials: int = 6,
     start_s: float = START_S,
-    has_bursts: bool = False,  # other programs use the cores now and then
-    late_pace: float = 1.0,  # factor on all times from HALFWAY_S on
+    has_bursts: bool = False,  # Whether other programs use the cores in bursts
+    late_pace: float = 1.0,  # Factor on all times from HALFWAY_S on
 ) -> SimulatedOutcome:
     draws = random.Random(seed)
     names = [f"made_{number:02}" for number in range(NUM_CANDIDATES)]
@@ -74,7 +73,7 @@ def simulate(
     tuning = tune(_session(), backend, TuneOptions(seed=seed), SilentListener(), known)
 
     def truth(recipe: Recipe) -> float:
-        """The true ratio. The recipe may hold useless techniques beside the one that gains."""
+        """The true ratio of a recipe, which may also contain techniques that gain nothing."""
         return gain if any(choice.technique == lucky for choice in recipe.choices) else 1.0
 
     told = [
@@ -88,7 +87,7 @@ def simulate(
 
 @lru_cache(maxsize=1)
 def _session() -> Session:
-    """The session of the check, with steps as long as those of the backend."""
+    """The session of the check. Its steps are as long as those of the backend."""
     compute_ms = STEP_S * 1e3 - 2.0
     return diagnose(made_session(forward_ms=compute_ms / 3, backward_ms=compute_ms * 2 / 3))
 

@@ -1,8 +1,8 @@
 """The contract of every technique, checked on real trainings in this process, on the requested device.
 
-A technique applies or says why not, acts where it applies, keeps its numerics class, lets exceptions and the death of a
-worker pass, writes checkpoints that load without it, and leaves nothing behind. The tests and `slipstream selftest` use
-this module.
+A technique applies or gives a reason why it does not. Where it applies, it acts. It keeps its numerics class. It does
+not hide exceptions or the death of a worker. Its checkpoints load without it. It leaves nothing behind. The tests and
+`slipstream selftest` use this module.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from slipstream.testing.trainings import TRAININGS, Training, TrainingOutcome
 _TOLERANCES: dict[NumericsClass, float] = {"reordered": 2e-3, "redrawn": 0.5, "approximate": 0.1, "different": 1e9}
 
 
-PICTURES = "pictures"  # its workers start slowly, so it is used only for techniques that concern loaders
+PICTURES = "pictures"  # The workers of this training start slowly, so only techniques that concern loaders use it.
 
 
 class ContractResult(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class ContractResult(msgspec.Struct, frozen=True):
 
 
 class RecipeRun:
-    """One training under one recipe, and everything that was reported meanwhile."""
+    """One training under one recipe, and everything that was reported during the training."""
 
     def __init__(self, recipe: Recipe, is_proof: bool = False) -> None:
         self.recipe = recipe
@@ -74,7 +74,10 @@ class RecipeRun:
 
 
 def battery(ident: str, device: str = "cpu", trainings: Sequence[str] = tuple(TRAININGS)) -> list[ContractResult]:
-    """Yields every check of one technique. A check that does not concern it says so and passes."""
+    """Returns the results of all checks of one technique, except `death`.
+
+    A check that does not concern the technique holds, and its detail gives the reason.
+    """
     module = technique(ident)
     results = [_check("says what it is", _describe, ident, module)]
     observations = {name: observe(TRAININGS[name], device) for name in trainings}
@@ -83,7 +86,7 @@ def battery(ident: str, device: str = "cpu", trainings: Sequence[str] = tuple(TR
     willing = [name for name, seen in observations.items() if module.applies(seen).is_yes]
     recipe = _recipe(ident, [observations[name] for name in willing])
     others = [name for name in trainings if name != PICTURES]
-    others = others if willing else others[:1]  # a technique that is refused everywhere is tried anyway
+    others = others if willing else others[:1]  # A technique that applies to no training is tried on one anyway.
     for name in [*others, *([PICTURES] if PICTURES in trainings and _concerns_loaders(module) else [])]:
         for what, check in _CHECKS.items():
             results.append(_check(f"{name}: {what}", check, module, recipe, TRAININGS[name], device))
@@ -94,11 +97,11 @@ def battery(ident: str, device: str = "cpu", trainings: Sequence[str] = tuple(TR
 
 
 def death(ident: str, device: str = "cpu") -> list[ContractResult]:
-    """Kills a loader's worker. Torch may report that again whenever a child ends, so this must be the last check in a
-    process.
+    """Kills a loader's worker. This must be the last check in a process, because torch may report the death again
+    whenever a child process ends.
     """
     module, training = technique(ident), TRAININGS.get(PICTURES)
-    # A technique that changes the training may leave no batch to wait for.
+    # With a technique that changes the training, the loader may no longer wait for a batch of the worker.
     if training is None or not _concerns_loaders(module) or module.CARD.numerics == "different":
         return []
     seen = observe(training, device)
@@ -111,17 +114,17 @@ def _concerns_loaders(module: Technique) -> bool:
 
 
 def _recipe(ident: str, willing: Sequence[Observation]) -> Recipe:
-    """With the best guess if it applies, else with any setting."""
+    """A recipe of the technique with its first setting for the training or, if it applies to none, with any setting."""
     module = technique(ident)
     settings: Sequence[Setting] = module.settings(willing[0]) if willing else getattr(module, "VALUES", (True,))
     return Recipe((Choice(ident, settings[0]),))
 
 
 def observe(training: Training, device: str) -> Observation:
-    """What a check of this training would have recorded, as far as techniques use it."""
+    """The facts that a check of this training would have recorded and that techniques use."""
     outcome = bare(training, device)
     loaders = [read_loader(outcome.loader, 0, None, None)] if outcome.loader is not None else []
-    steps = [Step(0, 0, 0, 1, 1.0, {}, 8, 1, 1, 1, 1)] if loaders else []  # a step that took a batch
+    steps = [Step(0, 0, 0, 1, 1.0, {}, 8, 1, 1, 1, 1)] if loaders else []  # A step that took a batch
     models = [read_model(model, index, (), {}) for index, model in enumerate(outcome.models.values())]
     steppers = [read_optimizer(one, index, None) for index, one in enumerate(outcome.optimizers.values())]
     place = str(next(next(iter(outcome.models.values())).parameters()).device)
@@ -138,11 +141,11 @@ _machine = functools.cache(lambda: read_environment(os.getcwd()))
 
 @functools.cache
 def bare(training: Training, device: str, resumed: bool = False, again: bool = False) -> TrainingOutcome:
-    """The training without a recipe; computed once for all techniques."""
+    """The outcome of the training without a recipe. It is computed once for all techniques."""
     return training(device, checkpoint=bare(training, device).checkpoint) if resumed else training(device)
 
 
-# The checks return a sentence if they hold, and raise AssertionError if they do not.
+# Each check returns a text if it holds, and raises AssertionError if it does not.
 
 
 def _check(name: str, check: Callable[..., str], *subject: Any) -> ContractResult:
@@ -195,8 +198,8 @@ def _check_numerics(module: Technique, recipe: Recipe, training: Training, devic
 
 
 def _allowed(numerics: NumericsClass, device: str) -> float:
-    """The allowed deviation. On GPUs convolutions use TF32 by default and sums have no fixed order, so it is larger
-    there.
+    """The allowed deviation. It is larger on GPUs, because convolutions use TF32 by default and sums have no fixed
+    order.
     """
     tolerance = _TOLERANCES.get(numerics, 0.0)
     return tolerance if device == "cpu" or not tolerance else max(tolerance, 2e-2)
@@ -232,17 +235,17 @@ def _check_checkpoint(module: Technique, recipe: Recipe, training: Training, dev
     return "loads bare, and resumes from a bare one"
 
 
-# The loader's own message or, if a batch was being received, torch's message about the connection.
+# The types of the loader's own error, and of torch's errors about the connection while a batch is received.
 _DEATHS = (RuntimeError, EOFError, ConnectionError)
 
 
 def _check_worker(recipe: Recipe, training: Training, device: str) -> str:
-    """The loader reports the death, as with plain Python. Without workers nothing happens."""
+    """Checks that the loader reports the death of a worker, as with plain Python. Without workers nothing happens."""
     model = _Deadly(copy.deepcopy(next(iter(bare(training, device).models.values()))).train())
     recipe_run = RecipeRun(recipe)
     fault = _fault_of(lambda: recipe_run.run(functools.partial(training, device, model=model)))
     if fault is None:
-        assert model.victim is None, "a worker was killed, and nobody heard of it"
+        assert model.victim is None, "a worker was killed, and the loader did not report it"
     else:
         is_told = not isinstance(fault, RuntimeError) or str(model.victim) in str(fault)
         assert model.victim is not None and is_told, f"arrived as {fault!r}"
@@ -251,10 +254,10 @@ def _check_worker(recipe: Recipe, training: Training, device: str) -> str:
 
 
 def _fault_of(run: Callable[[], object]) -> BaseException | None:
-    """The error by which the death of a worker is reported.
+    """The error that reports the death of a worker; None if there was no error.
 
-    Torch's SIGCHLD handler raises it again when the next worker ends, at whatever line the main thread has reached. So
-    the handler is removed as soon as the error is there.
+    torch's SIGCHLD handler raises this error again when the next worker ends, at any line of the main thread. The
+    handler is therefore removed as soon as `run` has ended.
     """
     try:
         try:
@@ -262,7 +265,7 @@ def _fault_of(run: Callable[[], object]) -> BaseException | None:
         finally:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     except _DEATHS as fault:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a second error may have come before the first call
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # A second error may have been raised before the call above.
         return fault
     return None
 
@@ -274,7 +277,7 @@ def _act(recipe: Recipe, trainings: list[Training], device: str) -> str:
         assert recipe_run.context is not None
         if said := recipe_run.context.changes or recipe_run.context.declined:
             return "; ".join(said)
-    raise AssertionError("it applies, and neither changed anything nor said a word")
+    raise AssertionError("it applies, but it changed nothing and gave no reason")
 
 
 _CHECKS: dict[str, Callable[[Technique, Recipe, Training, str], str]] = {
@@ -285,7 +288,7 @@ _CHECKS: dict[str, Callable[[Technique, Recipe, Training, str], str]] = {
 
 
 class _Faulty(nn.Module):
-    """The script's model, which raises at its second call."""
+    """Wraps the script's model, and raises an exception at its second call."""
 
     def __init__(self, model: nn.Module, fault: BaseException) -> None:
         super().__init__()
@@ -299,7 +302,7 @@ class _Faulty(nn.Module):
 
 
 class _Deadly(nn.Module):
-    """The script's model, which kills a loader's worker at its second call."""
+    """Wraps the script's model, and kills a loader's worker at its second call."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -320,7 +323,7 @@ def _load(checkpoint: bytes) -> Any:
 
 
 def _outline(thing: Any) -> Any:
-    """Everything but the values of tensors."""
+    """The structure without the values of its tensors."""
     if isinstance(thing, torch.Tensor):
         return tuple(thing.shape), str(thing.dtype), thing.device.type
     if isinstance(thing, dict):
@@ -334,7 +337,10 @@ def _are_equal(one: TrainingOutcome, other: TrainingOutcome) -> bool:
 
 
 def _distance(one: TrainingOutcome, other: TrainingOutcome, with_weights: bool, is_same: bool = True) -> float:
-    """`is_same`: the same training, with as many losses."""
+    """The largest relative deviation of losses and, if `with_weights`, of weights.
+
+    With `is_same` both trainings must have the same number of losses.
+    """
     worst = max(abs(a - b) / max(abs(a), 1e-6) for a, b in zip(one.losses, other.losses, strict=is_same))
     if with_weights:
         theirs = other.weights()
@@ -346,7 +352,7 @@ def _distance(one: TrainingOutcome, other: TrainingOutcome, with_weights: bool, 
 
 @contextlib.contextmanager
 def _environment(recipe: Recipe) -> Iterator[None]:
-    """The environment that the process would have been started with. Here it counts as a reported change."""
+    """Sets the environment variables of the recipe's techniques until the end of the `with` block."""
     wanted = {
         name: value
         for choice in recipe.choices
@@ -373,9 +379,7 @@ def _nothing_left_behind() -> Iterator[None]:
 
 
 def _is_ours(value: Any) -> bool:
-    """Whether it is a state that has changed, or a function of slipstream's. What dynamo puts into torch stays there
-    anyway.
-    """
+    """Whether the value is a state or a function of slipstream. Functions that dynamo puts into torch do not count."""
     code = getattr(value, "__code__", None)
     return code.co_filename.startswith(OURS) if code is not None else not callable(value)
 

@@ -1,7 +1,7 @@
-"""Tiny but real trainings, written as users write them: a convnet with batch norm, a transformer with manual attention,
-a GAN with two optimizers, and pictures that workers read.
+"""Tiny but real trainings, written as users write them.
 
-They do not depend on techniques. They return their results as numbers and bytes.
+They are a convnet with batch norm, a transformer with manual attention, a GAN with two optimizers, and a convnet on
+pictures that workers read. The trainings do not depend on techniques. They return their results as a `TrainingOutcome`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUM_PICTURES = 24
 
 
 class TrainingOutcome:
-    """The result of a training: losses, weights, and a checkpoint as it would be on disk."""
+    """The result of a training: losses, models, optimizers, the loader, and a checkpoint in the form of a file."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
@@ -62,7 +62,7 @@ Training = Callable[..., TrainingOutcome]
 
 
 def convnet(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> TrainingOutcome:
-    """Images from a loader, momentum, gradients clipped by hand, an evaluation at the end."""
+    """Trains on images from a loader, with momentum and clipped gradients, and evaluates at the end."""
     torch.manual_seed(SEED)
     images, labels = torch.randn(32, 3, 12, 12), torch.randint(0, 4, (32,))
     loader = DataLoader(TensorDataset(images, labels), batch_size=8, shuffle=True)
@@ -97,12 +97,12 @@ def convnet(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | Non
 
 
 class ManualAttention(nn.Module):
-    """As nanoGPT writes it."""
+    """Causal attention, written as in nanoGPT."""
 
     def __init__(self, width: int, heads: int, length: int) -> None:
         super().__init__()
         self.heads = heads
-        self.project = nn.Linear(width, 3 * width, bias=False)  # the gradient of the keys' bias is pure rounding
+        self.project = nn.Linear(width, 3 * width, bias=False)  # The gradient of the keys' bias would be pure rounding.
         self.register_buffer("causal", torch.tril(torch.ones(length, length)))
 
     def forward(self, x: torch.Tensor) -> Any:
@@ -131,7 +131,7 @@ class Block(nn.Module):
 
 
 class SmallTransformer(nn.Module):
-    """Three equal blocks, as checkpointing needs them."""
+    """A transformer with three equal blocks, which checkpointing needs."""
 
     def __init__(self, words: int = 40, width: int = 16, length: int = 10) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class SmallTransformer(nn.Module):
 
 
 def transformer(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> TrainingOutcome:
-    """Tokens without a loader, two micro-batches per update, accumulated by hand."""
+    """Trains on tokens without a loader. The script accumulates the gradients of two micro-batches for each update."""
     torch.manual_seed(SEED)
     out = TrainingOutcome()
     net = (model or SmallTransformer()).to(device)
@@ -168,7 +168,7 @@ def transformer(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module |
 
 
 def gan(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> TrainingOutcome:
-    """Two models and two optimizers. The discriminator is called three times per step, once on detached inputs."""
+    """Trains two models with two optimizers. Each step calls the discriminator three times, once on detached inputs."""
     torch.manual_seed(SEED)
     out = TrainingOutcome()
     maker = (model or nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8))).to(device)
@@ -210,7 +210,7 @@ class Pictures(Dataset[tuple[torch.Tensor, int]]):
 
 @functools.cache
 def _picture_files() -> list[Path]:
-    """Made once per process."""
+    """The picture files. They are made once per process."""
     from slipstream.testing.photographs import make_photographs
 
     folder = Path(tempfile.mkdtemp(prefix="slipstream-pictures-"))
@@ -219,7 +219,7 @@ def _picture_files() -> list[Path]:
 
 
 def pictures(device: str = "cpu", checkpoint: bytes = b"", model: nn.Module | None = None) -> TrainingOutcome:
-    """Photographs from files, by two workers, for two epochs."""
+    """Trains for two epochs on photographs that two workers read from files."""
     torch.manual_seed(SEED)
     loader = DataLoader(Pictures(_picture_files()), batch_size=2, shuffle=True, num_workers=2)
     out = TrainingOutcome()

@@ -8,6 +8,7 @@ import functools
 import math
 from collections.abc import Collection, Sequence
 
+from slipstream.diagnose.gain import OF_INPUT
 from slipstream.records import Choice, Recipe, Setting
 from slipstream.techniques._core.observation import Observation
 from slipstream.tuning import verdicts
@@ -254,24 +255,29 @@ class Selection:
     # --- combination --------------------------------------------------------------------------------------------------
 
     def _take(self, anchor: Recipe, winners: Sequence[Entry], least_gain: float) -> bool:
-        """Races the best winner and the combination of all winners that do not conflict, in new processes. The faster
-        of the two becomes the recipe if it gains here too. Returns whether it became the recipe."""
+        """Races the best winner and two combinations of winners that do not conflict, in new processes. The first has
+        all winners. The second has only one technique for the input, because techniques for the input save the same
+        milliseconds. The fastest becomes the recipe if it gains here too. Returns whether the recipe changed."""
         state, best = self._state, winners[0]
         whole, together = best.recipe, [best]
+        one_input, has_input = best.recipe, _is_for_input(best)
         for winner in winners[1:]:
             conflict = state.conflict(winner.arm.choice.technique, whole)
             if conflict is not None:
                 state.revise(winner.arm.choice, decision="rejected", cause="conflict", other=str(conflict))
                 continue
             whole, together = whole.plus(winner.arm.choice), [*together, winner]
-        recipes = list(dict.fromkeys((best.recipe, whole)))
+            if not (has_input and _is_for_input(winner)):
+                one_input = one_input.plus(winner.arm.choice)
+            has_input |= _is_for_input(winner)
+        recipes = list(dict.fromkeys((best.recipe, one_input, whole)))
         is_time = state.costs.race_s(len(recipes) + 1, 1) < state.budget.selection_end_s() - state.budget.now_s()
         # Without time for this race, the proof decides about all winners together.
         gains = self._race_winners(anchor, recipes, least_gain) if is_time else {whole: best.gain or 0.0}
         taken = max(gains, key=lambda recipe: gains[recipe], default=anchor)
-        if taken == whole != best.recipe:
-            numerics = verdicts.judge_numerics(state, state.trials(whole), state.budget.selection_end_s())
-            taken = whole if numerics.is_sound or numerics.basis == "no_time" else best.recipe
+        if taken not in (anchor, best.recipe):
+            numerics = verdicts.judge_numerics(state, state.trials(taken), state.budget.selection_end_s())
+            taken = taken if numerics.is_sound or numerics.basis == "no_time" else best.recipe
         if best.recipe in gains:  # corrects the figure, because the winner of a selection looks better than it is
             again = gains[best.recipe]
             speed = verdicts.estimate(state.estimates.get(anchor, 0.0) + again)
@@ -313,3 +319,7 @@ class Selection:
         for candidate in self._candidates:
             if candidate.technique not in raced:
                 state.decide(verdicts.not_raced(candidate.first))
+
+
+def _is_for_input(entry: Entry) -> bool:
+    return any(cause in OF_INPUT for cause in entry.arm.candidate.card.causes)

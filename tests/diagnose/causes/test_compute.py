@@ -250,7 +250,7 @@ def test_what_belongs_under_autocast_as_well():
     environment = made_environment(has_fast_bf16=True)
     called = made_model(site=msgspec.structs.replace(MODEL_SITE, text="outputs = model(images)"))
     alone = findings(anatomy=MATRICES, environment=environment, model=called)["full_precision"]
-    assert alone.advice == "Inside it as well: the loss."
+    assert alone.advice == "Run the loss inside it as well."
     computed = made_model(site=msgspec.structs.replace(MODEL_SITE, text="logits, loss = model(x, y)"))
     assert findings(anatomy=MATRICES, environment=environment, model=computed)["full_precision"].advice == ""
     critic_site = msgspec.structs.replace(MODEL_SITE, line=194)
@@ -261,7 +261,7 @@ def test_what_belongs_under_autocast_as_well():
     ]
     session = msgspec.structs.replace(made_session(anatomy=MATRICES, environment=environment), models=models)
     (found,) = [one for one in diagnose(session).findings if one.cause == "full_precision"]
-    assert found.advice == "Inside it as well: the calls of the other models (train.py:194) and the losses."
+    assert found.advice == "Run the calls of the other models (train.py:194) and the losses inside it as well."
     trainer = msgspec.structs.replace(environment, libraries={"lightning": "2.6"})
     model = made_model(site=msgspec.structs.replace(MODEL_SITE, text="trainer.fit(model)"))
     assert findings(anatomy=MATRICES, environment=trainer, model=model)["full_precision"].advice == ""
@@ -304,7 +304,7 @@ def test_of_two_optimizers_the_one_that_takes_the_time_is_named():
         events=[one for one in session.events if one.kind != "optimizer"] + updates,
     )
     (found,) = [one for one in diagnose(session).findings if one.cause == "unfused_optimizer"]
-    assert found.site.line == 114 and found.advice == "The same for train.py:113."
+    assert found.site.line == 114 and found.advice == "Change train.py:113 in the same way."
     assert (
         "The 2 optimizers that could be fused take 15 of" in found.evidence and "with its 6 tensors" in found.evidence
     )

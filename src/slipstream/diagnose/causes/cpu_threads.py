@@ -15,9 +15,9 @@ from slipstream.diagnose.steps.selection import (
 from slipstream.numbers import part_of_ms, plural
 from slipstream.records import Finding, Rehearsal, Session, Site, Summary
 
-LARGE_MS = 0.1  # a shorter operator is not worth a second thread
-SPEED_UP = 0.9  # efficiency of splitting an operator over threads
-ASSUMED_PARALLEL = 0.5  # assumed if no step was profiled
+LARGE_MS = 0.1  # A shorter operator gains nothing from a second thread.
+SPEED_UP = 0.9  # Efficiency of splitting an operator over threads
+ASSUMED_PARALLEL = 0.5  # Share of the time in long operators that is assumed if no step was profiled
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -50,8 +50,8 @@ def _rehearsed(session: Session, summary: Summary, threads: int, rehearsal: Rehe
 
 def _too_many(session: Session, summary: Summary, threads: int) -> Finding:
     usable = max(1.0, session.environment.num_usable)
-    # Threads without a core make all others wait at every barrier. The cost depends on the number of barriers. These
-    # values are the lower ends of what was measured.
+    # At every barrier all threads wait for a thread that has no core. The cost depends on the number of barriers. The
+    # values are the smallest measured costs.
     crowding = threads / usable
     lost = 0.35 if crowding >= 4 else 0.2 if crowding >= 2 else 0.08
     wanted = max(1, int(usable))
@@ -70,10 +70,10 @@ def _too_many(session: Session, summary: Summary, threads: int) -> Finding:
 def _too_few(session: Session, summary: Summary, threads: int, cores: int) -> list[Finding]:
     ceilings = summary.ceilings
     if num_workers(session) > 0 and ceilings.input_cpu_ms is not None:
-        cores -= round(ceilings.input_cpu_ms / summary.step_ms)  # cores that the workers keep busy
+        cores -= round(ceilings.input_cpu_ms / summary.step_ms)  # The workers keep these cores busy.
     used = _cores_used(session, summary)
     if cores <= threads or (used is not None and used < 0.8 * threads):
-        return []  # the existing threads are not busy, so more threads would not be either
+        return []  # The existing threads are not busy, so more threads would gain nothing.
     parallel = _parallel_share(session)
     now_ms = _computing_ms(summary)
     then_ms = now_ms * (1 - parallel + parallel * threads / (cores * SPEED_UP))
@@ -93,7 +93,7 @@ def _too_few(session: Session, summary: Summary, threads: int, cores: int) -> li
 
 
 def _cores_used(session: Session, summary: Summary) -> float | None:
-    """Cores that the process kept busy, measured with free data or, if that was not tried, in the observed steps."""
+    """The number of cores that the process kept busy, with free data or, if not measured, in the watched blocks."""
     ceilings = summary.ceilings
     if ceilings.compute_cpu_ms and ceilings.compute_ms:
         return ceilings.compute_cpu_ms / ceilings.compute_ms
@@ -103,7 +103,7 @@ def _cores_used(session: Session, summary: Summary) -> float | None:
 
 
 def _parallel_share(session: Session) -> float:
-    """The share of the operators' time in operators long enough to be split."""
+    """The share of the operators' time that is spent in operators long enough to be split over threads."""
     whole = operators_ms(session)
     if session.anatomy is None or whole <= 0:
         return ASSUMED_PARALLEL

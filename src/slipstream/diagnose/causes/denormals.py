@@ -1,5 +1,5 @@
-"""The CPU computes with denormal numbers, which are too small for normal floating point and many times slower. GPUs are
-not affected.
+"""The CPU computes with denormal numbers. They are too small for the normal format, and arithmetic with them is many
+times slower. GPUs are not affected.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from slipstream.numbers import in_percent, part_of_ms
 from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 1e-3
-SLOWER = 40.0  # slowdown of an operation on a vector that contains a denormal; CPUs differ from 10 to 150
-VECTOR_WIDTH = 8  # values in a vector: one denormal slows down all of them
-MOST_SAVED = 0.7  # share of the compute time; memory access and unaffected operators stay as they are
+SLOWER = 40.0  # Slowdown of an operation on a vector that contains a denormal. It is 10 to 150, depending on the CPU.
+VECTOR_WIDTH = 8  # Values in a vector. One denormal slows down the operation on all of them.
+MOST_SAVED = 0.7  # Largest share of the compute time that is saved. Memory access does not become faster.
 SCALED = "x = x * 2.0**40  # where the data are read: the same digits, none of them denormal"
 
 

@@ -1,4 +1,4 @@
-"""Every step prints, logs, draws, writes or computes metrics for people to read."""
+"""Printing, logging, drawing, writing and metrics for people to read take a noticeable part of the steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slipstream.diagnose.steps.typical_step import sampled_step
 from slipstream.numbers import in_percent, part_of_ms
 from slipstream.records import Finding, Session, Site, StackCount, Summary
 
-SAVED = 0.95  # share saved if only every twentieth step logs
+SAVED = 0.95  # Share saved if only every twentieth step logs
 LEAST_SHARE = 0.03
 
 
@@ -26,7 +26,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     logging_ms, stacks = phase_ms_of(session, {"other": step.other_ms}, logs)
     if total(stacks) < FEWEST_SAMPLES or logging_ms < LEAST_SHARE * step.step_ms:
         return []
-    # The usual step has no room for it, so the script logs in some steps only.
+    # The phase `other` of the usual step is too short to contain the logging, so the script logs in some steps only.
     is_rare = step.is_average and logging_ms > summary.phases.get("other", 0.0)
     hot = hottest_line(session, stacks)
     then_ms = max(step.step_ms - SAVED * logging_ms, summary.ceilings.input_ms or 0.0)
@@ -54,9 +54,10 @@ def _title(work: str, is_rare: bool) -> str:
 
 
 def _lines(stacks: list[StackCount]) -> set[tuple[str, int]]:
-    """Lines that log, including the conversion of values into text.
+    """The lines that log, including the conversion of values into text.
 
-    A line that starts a whole training does not count, even if its trainer logs now and then.
+    A line counts if its own expression logs, or if most of its samples do. A line that starts a whole training
+    therefore does not count, although the trainer logs sometimes.
     """
     every, logging = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for stack in stacks:

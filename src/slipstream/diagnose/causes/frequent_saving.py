@@ -19,8 +19,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if rate == 0:
         return []
     one_ms = fmean([(event.end_ns - event.start_ns) / 1e6 for event in events])
-    # Saving may fall between the steps that count as typical, so the cost is taken from the mean step. The step without
-    # saving is the typical one: a few steps that stall while the disk writes a checkpoint do not make it longer.
+    # Few steps save, so the median of the steps may not contain the cost of saving. The cost is therefore computed from
+    # the number of saves. The step without saving is a median, so a few steps that stall while the disk writes a
+    # checkpoint do not make it longer.
     plain_ms = min(summary.step_ms, median([step.step_ms - step.saving_ms for step in steps]))
     now_ms = plain_ms + rate * one_ms
     site = most_frequent_site(session, events)
@@ -50,7 +51,11 @@ def _savings(session: Session) -> list[Event]:
 
 
 def _per_step(session: Session, events: list[Event], num_steps: int) -> float:
-    """Saves per step; 0 if only one save was observed, because the next cannot be predicted from it."""
+    """Saves per step.
+
+    If only one save was observed, it counts as one per epoch. It counts as none if less than an epoch was observed,
+    because the next save cannot be predicted then.
+    """
     if not events or num_steps == 0:
         return 0.0
     if len(events) == 1:
@@ -69,5 +74,6 @@ def _change(session: Session, site: Site | None, steps: int, rate: float) -> str
     lightning = f"Trainer(..., callbacks=[ModelCheckpoint(every_n_train_steps={steps})])"
     transformers = f'TrainingArguments(..., save_strategy="steps", save_steps={steps})'
     own = trainers_own(session, site, lightning, transformers, "_save_checkpoint", "_maybe_log_save_evaluate")
-    iterations = max(2, round(steps * rate))  # of the loop around the line, which may be the one over epochs
+    # Iterations of the loop around the line, which may be the loop over epochs
+    iterations = max(2, round(steps * rate))
     return own or f"every {steps} steps: {more_rarely(session, site, iterations, 'torch.save(...)')}"

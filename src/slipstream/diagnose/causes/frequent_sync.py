@@ -1,5 +1,5 @@
 """The host waits for the device in every step (.item(), .cpu(), printing a tensor), and the device then waits for the
-host. On the CPU there is no such wait, but reading values out of tensors one by one takes time in Python.
+host. On the CPU nothing waits, but reading values out of tensors one by one takes time in Python.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from slipstream.diagnose.steps.undisturbed import counted_steps
 from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Event, Finding, Session, Summary
 
-LEAST_SHARE = 0.05  # of a step on the CPU
+LEAST_SHARE = 0.05  # Share of a step on the CPU
 WHOLE = "one call over the whole tensor in place of single values: hits += (preds == labels).sum()"
 OF_GRADIENTS = "one call for all of them, read at once: torch.stack(torch._foreach_norm(gradients)).tolist()"
-SAVED = 0.9  # share saved by calls over whole tensors, or by reading every tenth step
+SAVED = 0.9  # Share saved by calls over whole tensors, or by reading values only in every tenth step
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -31,7 +31,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _find_reads(session: Session, summary: Summary) -> list[Finding]:
-    """Reads of single values, on the CPU."""
+    """The finding for reads of single values on the CPU."""
     reading_ms, stacks = phase_ms_of(session, {"other": summary.phases.get("other", 0.0)}, reads_values)
     hot = hottest_line(session, stacks)
     if hot is None or total(stacks) < FEWEST_SAMPLES or reading_ms < LEAST_SHARE * summary.step_ms:
@@ -59,11 +59,12 @@ def _find_waits(session: Session, summary: Summary) -> list[Finding]:
     sync_ms = fmean([step.sync_ms for step in counted_steps(session)])
     if per_step < 0.5 or sync_ms < 0.02 * summary.step_ms:
         return []
-    # Without the wait the host runs ahead, and the step takes as long as the busier of the two.
+    # Without the wait the host runs ahead of the device, and the step takes as long as the busier one of host and
+    # device.
     idle_ms = _idle_ms(summary, device)
     then_ms = max(summary.step_ms - idle_ms, summary.step_ms - sync_ms)
     gain = gain_of(summary.step_ms, then_ms)
-    if gain < LEAST_GAIN:  # the host waits, but the device does not
+    if gain < LEAST_GAIN:  # The host waits, but the device hardly waits.
         return []
     site = most_frequent_site(session, events)
     return [
@@ -81,7 +82,7 @@ def _find_waits(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _idle_ms(summary: Summary, device: dict[str, float]) -> float:
-    """How long the device waits for the host in a step, at most. It would wait for data anyway."""
+    """The longest time that the device may wait for the host in a step, without its wait for data."""
     if summary.device_idle is not None:
         return sum(ms for phase, ms in summary.device_idle.items() if phase != "input")
     return summary.step_ms - sum(ms for phase, ms in device.items() if phase not in ("input", "other"))

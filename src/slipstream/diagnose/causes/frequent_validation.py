@@ -16,8 +16,8 @@ from slipstream.records import Evaluation, Finding, Session, Site, Summary
 
 LEAST_SHARE = 0.15
 WANTED_SHARE = 0.05
-READ_BY = ("evaluate", "_maybe_log_save_evaluate")  # methods of the Hugging Face Trainer that follow eval_steps
-SAME_LENGTH = 0.05  # tolerance in epochs: a smaller last step may or may not be counted
+READ_BY = ("evaluate", "_maybe_log_save_evaluate")  # Methods of the Hugging Face Trainer that follow eval_steps
+SAME_LENGTH = 0.05  # Tolerance in epochs. A script may or may not count a smaller last step.
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -26,12 +26,12 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if cost is None or not cost.is_measured or not steps or summary.is_inference:
         return []
     if any(evaluation.grad for evaluation in session.evaluations if evaluation.after_step >= 0):
-        return []  # its time is not representative; fixing grad_in_evaluation costs nothing and comes first
+        return []  # Evaluation with gradients takes longer than it must. The finding grad_in_evaluation comes first.
     step_ms = max(summary.step_ms, fmean([step.step_ms for step in steps]))
     share = cost.share(step_ms)
     if share < LEAST_SHARE:
         return []
-    # The interval at which validation takes a twentieth of the training time.
+    # The factor by which validation must become rarer to take a twentieth of the time of training.
     rarer = max(2, math.ceil(share / (1 - share) / WANTED_SHARE)) if share < 1 else 2
     seen = [evaluation for evaluation in session.evaluations if evaluation.after_step >= 0]
     sites = Counter(site for one in seen if (site := _who_validates(session, one)))
@@ -40,8 +40,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         Finding(
             cause="frequent_validation",
             title="Much of the epoch is validation",
-            # The evidence shows a product, because the mean step behind it would differ from the median in the
-            # headline.
+            # The evidence shows the training time between evaluations. The mean step itself would differ from the
+            # median in the headline.
             evidence=f"Validation takes {in_ms(cost.ms)}{_how_often(cost)}, beside {in_ms(cost.every_steps * step_ms)} "
             f"of training: {in_percent(share)} of the time{' at the most' if cost.is_once else ''}.",
             predicted_gain=gain_of(1.0, (1 - share) + share / rarer),
@@ -57,7 +57,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _who_validates(session: Session, evaluation: Evaluation) -> Site | None:
-    """The line of the loop that calls validation; with a trainer, the line that starts the trainer."""
+    """The line of the loop that calls the validation; with a trainer, the line that starts the trainer."""
     is_trainers = bool(trainers_own(session, evaluation.site, "its own", "its own"))
     return evaluation.site if is_trainers else evaluation.caller or evaluation.site
 
@@ -68,7 +68,7 @@ def _how_often(cost: ValidationCost) -> str:
 
 
 def _change(session: Session, site: Site | None, cost: ValidationCost, rarer: int) -> str:
-    """The change, in epochs if validation runs every epoch, because the line is then in the loop over epochs."""
+    """The change. It counts epochs if validation runs once an epoch, and then its line is in the loop over epochs."""
     steps = f"{rarer * cost.every_steps:.0f}"
     evaluations = [statement_on(session, one.site) for one in session.evaluations if one.after_step >= 0]
     is_alone = all(one is not None and one.only_evaluates for one in evaluations)
@@ -85,6 +85,6 @@ def _change(session: Session, site: Site | None, cost: ValidationCost, rarer: in
 
 
 def _waits(session: Session) -> bool:
-    """Whether evaluation mostly waits for its loader."""
+    """Whether the evaluations wait for their loader longer than their forward passes take."""
     seen = [one for one in session.evaluations if one.after_step >= 0]
     return sum(one.input_ms for one in seen) > sum(one.forward_ms for one in seen)

@@ -1,5 +1,5 @@
-"""Everything is computed in fp32 on hardware with faster units for lower precision. Not reported on a CPU without bf16
-units, where lower precision is many times slower.
+"""Everything is computed in fp32 on hardware with faster units for lower precision. On a CPU without bf16 units nothing
+is reported, because lower precision is many times slower there.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Finding, Model, Session, Site, Summary, TorchFacts
 
 _COMPUTES_LOSS = re.compile(r"loss\w*\b[^=(]*=")  # loss = model(x, y); logits, loss = model(x, y)
-_MOST_PLACES = 3  # in one sentence
-SAVED = {"bf16": 0.5, "fp16": 0.5, "tf32": 0.35}  # share of the time in tensor contractions
+_MOST_PLACES = 3  # Number of source lines that one sentence lists
+SAVED = {"bf16": 0.5, "fp16": 0.5, "tf32": 0.35}  # Share saved of the time in tensor contractions
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -65,7 +65,7 @@ def _change(session: Session, site: Site | None, unit: str) -> str:
 
 
 def _trainers_own(session: Session, site: Site | None, unit: str) -> str:
-    """A trainer enters autocast itself, where it calls the model."""
+    """The trainer's own argument, because a trainer enters autocast itself; "" without a trainer."""
     return trainers_own(
         session,
         site,
@@ -76,7 +76,10 @@ def _trainers_own(session: Session, site: Site | None, unit: str) -> str:
 
 
 def _scope(session: Session, model: Model, unit: str) -> str:
-    """What else has to run under autocast: another model, and some losses, raise an error for a result in bf16."""
+    """A sentence about what else must run under autocast.
+
+    Other models and some losses raise an error outside autocast if they get a result of lower precision.
+    """
     if unit == "tf32" or _trainers_own(session, model.site, unit):
         return ""
     others = [one for one in session.models if one.num_parameters and one.ident != model.ident and one.site]
@@ -84,7 +87,7 @@ def _scope(session: Session, model: Model, unit: str) -> str:
     if not others and _COMPUTES_LOSS.search(model.site.text if model.site is not None else ""):
         return ""
     calls = f"the calls of the other models ({', '.join(places)}) and the losses" if others else "the loss"
-    sentence = f"Inside it as well: {calls}."
+    sentence = f"Run {calls} inside it as well."
     if is_on_accelerator(session) and any(one.class_name == "BCELoss" for one in session.models):
         sentence += " BCELoss raises an error there: use BCEWithLogitsLoss, without the sigmoid before it."
     return sentence

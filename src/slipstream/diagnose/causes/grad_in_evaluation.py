@@ -8,7 +8,7 @@ from slipstream.diagnose.steps.validation import validation_cost
 from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Finding, Session, Site, Summary
 
-SAVED = 0.25  # share of the forward pass that is saved: bookkeeping of the graph, and storing what backward would need
+SAVED = 0.25  # Share saved of the forward pass: building the graph, and storing what the backward pass would need
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -35,8 +35,10 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _change(session: Session, site: Site | None) -> str:
-    """Names the function only if nothing in it trains. `inference_mode` is not named: its tensors cannot be used in a
-    computation with gradients later.
+    """The change. It decorates the whole function only if nothing in the function trains.
+
+    The change uses `no_grad` because tensors of `inference_mode` cannot take part in a later computation with
+    gradients.
     """
     statement = statement_on(session, site)
     if statement is not None and statement.only_evaluates:

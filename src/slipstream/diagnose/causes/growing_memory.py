@@ -31,9 +31,9 @@ def find(session: Session, _summary: Summary) -> list[Finding]:
     fullest = [one for one in fitting if one.num_tensors >= ALIKE * most or _explains(one, growth)]
     leak = max(fullest, key=lambda one: (one.num_bytes, one.num_tensors, one.site is not None), default=None)
     if has_graph and leak is None and acting_with_gradients(session) is not None:
-        return []  # the graph of a whole episode is alive until its backward pass, and episodes become longer
+        return []  # The graph of an episode is alive until its backward pass, and episodes become longer in training.
     if not has_graph and leak is None and any(one.class_name == HISTORY_KEEPER for one in session.optimizers):
-        return []  # until its history is full, the optimizer keeps more tensors after every update
+        return []  # Until its history is full, this optimizer keeps more tensors after every update.
     return [
         Finding(
             cause="growing_memory",
@@ -49,7 +49,7 @@ def find(session: Session, _summary: Summary) -> list[Finding]:
 
 
 def _explains(leak: Leak, growth: GrowthTrend) -> bool:
-    """Whether most of the growth is in these tensors themselves."""
+    """Whether the values of these tensors are more than half of the growth."""
     return leak.num_bytes > 0.5 * growth.bytes_per_step * growth.num_steps > 0
 
 
@@ -70,7 +70,7 @@ def _evidence(growth: GrowthTrend, leak: Leak | None) -> str:
 
 
 def _change(leak: Leak | None) -> str:
-    """The user's line, changed to keep a number, or a tensor without its graph if it is more than one number."""
+    """The user's line, changed to keep a number or, if the tensors are larger, a tensor without its graph."""
     text = leak.site.text if leak and leak.site else ""
     found = _KEPT.search(text)
     is_number = leak is None or leak.is_sum or leak.num_bytes <= _NUMBER_BYTES * leak.num_tensors
@@ -81,7 +81,7 @@ def _change(leak: Leak | None) -> str:
 
 
 def _values_advice(growth: GrowthTrend, leak: Leak | None) -> str:
-    """Advice if the graphs are not what fills the memory, so that dropping them frees little of it."""
+    """Advice if the values of the tensors fill the memory, so that dropping their graphs frees little memory."""
     if leak is None or not _explains(leak, growth):
         return ""
     return (
@@ -90,7 +90,10 @@ def _values_advice(growth: GrowthTrend, leak: Leak | None) -> str:
 
 
 def _cache_advice(session: Session, growth: GrowthTrend, leak: Leak | None) -> str:
-    """A container that fills by key may be a cache. Whether it stops growing is known only after the first epoch."""
+    """Advice for a container that is filled by key, because it may be a cache.
+
+    Whether the container stops growing is known only after the first epoch.
+    """
     loader = training_loader(session)
     num_batches = (loader.num_batches or 0) if loader is not None else 0
     if leak is None or leak.site is None or "] =" not in leak.site.text or growth.num_steps >= num_batches:

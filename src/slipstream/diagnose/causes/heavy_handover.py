@@ -11,12 +11,13 @@ from slipstream.diagnose.speedtest_context import about_handing_over
 from slipstream.numbers import in_percent, part_of_ms
 from slipstream.records import Finding, Session, StackCount, Summary
 
-SAVED = 0.8  # share saved by tensors in shared memory, or by reused buffers
+SAVED = 0.8  # Share saved by tensors in shared memory, or by reused buffers
 LEAST_SHARE = 0.25
-LARGE = 1_000_000  # bytes
-# Frames after the wait for the first byte: the main process reads what a worker is writing.
+LARGE = 1_000_000  # Bytes
+# Frames in which the main process reads the bytes that a worker writes, after it has waited for the first byte.
 RECEIVING = ("connection.py:_recv", "connection.py:recv_bytes")
-# The queue's own frame inside a call: it builds new objects from the bytes. Tensors are received in other frames.
+# The frame of the queue. If it is inside a call, it builds objects from the bytes. Tensors are received in other
+# frames.
 UNPICKLING = "multiprocessing/queues.py:get"
 
 
@@ -25,18 +26,18 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if path is None or path.loader.num_workers == 0 or not costs_time(summary, path):
         return []
     if path.loader.num_workers > session.environment.num_usable + 1:
-        return []  # so many processes wait for the cores that every handover looks slow
+        return []  # There are more processes than cores, so every handover looks slow.
     in_main, in_worker = _share_in_main(session, _is_handover), _share_in_workers(path)
     unpickles = _share_in_main(session, _unpickles) >= LEAST_SHARE
     if max(in_main, in_worker) < LEAST_SHARE or (0 < batch_bytes(path.loader) < LARGE and not unpickles):
-        # A small batch of tensors waits for its turn and not for its copy; other objects in the batch may be large.
+        # The copy of a small batch of tensors is fast, so the time has another cause, unless objects are unpickled.
         return []
-    # The main process unpickles while its step is blocked, so that part of the wait certainly goes away. The workers'
-    # part goes away only as far as the step waits for the workers.
+    # The step is blocked while the main process unpickles, so this part of the wait goes away. The workers' part of the
+    # cost goes away only as far as the step waits for the workers.
     share = min(1.0, in_main + (1 - in_main) * in_worker)
     then_ms = max(min(floor_of(summary, path), summary.step_ms), summary.step_ms - SAVED * share * path.wait_ms)
     arrays = "" if path.loader.tensor_facts else "; the batch holds no tensors, so all of it is pickled through a pipe"
-    # Workers with little work have too few samples, so nothing is known about their time.
+    # If workers have too few samples, nothing is known about their time.
     is_known = total(path.stacks) >= FEWEST_SAMPLES
     beside = f" and {in_percent(in_worker)} of the workers' time" if is_known else ""
     return [

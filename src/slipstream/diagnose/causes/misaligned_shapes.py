@@ -1,4 +1,4 @@
-"""A layer has a dimension that the tensor cores must pad. Known to matter on accelerators only."""
+"""A layer has a dimension that the tensor cores must pad. This is known to matter on accelerators only."""
 
 from __future__ import annotations
 

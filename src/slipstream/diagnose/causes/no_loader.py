@@ -18,11 +18,12 @@ from slipstream.diagnose.steps.typical_step import sampled_step
 from slipstream.numbers import in_percent, part_of_ms
 from slipstream.records import Finding, Session, Site, StackCount, Summary
 
-LEAST_SHARE = 0.15  # of the step
-# Between the forward pass and backward most lines compute the loss, but some scripts fetch the next batch there.
+LEAST_SHARE = 0.15  # Share of the step
+# Names of functions that fetch a batch. Between forward and backward most lines compute the loss, but some scripts
+# fetch the next batch there.
 FETCHES = re.compile(r"^(?!.*(loss|criterion)).*(batch|load|fetch|sample|data|next)", re.IGNORECASE)
-LEAST_ON_LINE = 0.05  # share of the step, on the line to change
-SAVED = 0.85  # share saved if data are prepared once, by array operations, or in parallel by a loader
+LEAST_ON_LINE = 0.05  # Share of the step that the line to change must take
+SAVED = 0.85  # Share saved if data are prepared once, by array operations, or in parallel by a loader
 PREPARING = ("read", "decode", "transform", "collate", "python", "other")
 GENERAL = "convert once before the loop (data = torch.from_numpy(array)) and index it here: data[rows]"
 ASIDE = "Or move this into a Dataset and let a DataLoader's workers prepare the next batch meanwhile."
@@ -35,7 +36,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         return []
     acting = rollouts(session)
     if (acting is not None and acting.share >= LEAST_ACTING) or acting_with_gradients(session) is not None:
-        return []  # most of these samples are in the environment, whose states cannot be prepared
+        return []  # Most of the samples are in an environment, whose states cannot be prepared in advance.
     everything = watched_stacks(session, "main", ("other",))
     stacks = _preparing_lines(everything)
     if total(everything) < FEWEST_SAMPLES:
@@ -47,7 +48,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         return []
     share = total(stacks, lambda stack: (stack.file, stack.line) == (hot.site.file, hot.site.line)) / total(stacks)
     if share * preparing_ms < LEAST_ON_LINE * step.step_ms:
-        return []  # the time is spread over many lines, so no single line is worth changing
+        return []  # The time is spread over many lines, so changing a single line gains little.
     lines = _lines(session, hot.site)
     return [
         Finding(
@@ -74,7 +75,7 @@ def _lines(session: Session, site: Site) -> str:
 
 
 def _preparing_lines(stacks: list[StackCount]) -> list[StackCount]:
-    """All samples of the lines that prepare data. The torch calls of a line count if the line converts data."""
+    """All samples of the lines that prepare data, including the samples in torch calls of these lines."""
     lines: defaultdict[tuple[str, int], list[StackCount]] = defaultdict(list)
     for stack in stacks:
         if stack.file:
@@ -90,7 +91,7 @@ def _prepares(line: list[StackCount]) -> bool:
 
 def _is_preparing(stack: StackCount) -> bool:
     if "detach(" in stack.expression:
-        return False  # it had a graph, so it is an output of the model and not data
+        return False  # The tensor had a graph, so it is an output of the model and not data.
     if stack.stage == "loss" and FETCHES.search(stack.function):
         return True
     return stack.stage in PREPARING or bool(CONVERTS.search(stack.expression))

@@ -10,8 +10,9 @@ from slipstream.diagnose.worker_count import best_num_workers, worker_advice
 from slipstream.numbers import part_of_ms, plural
 from slipstream.records import Finding, Loader, Session, Summary
 
-SHORT_EPOCH_MS = 60e3  # starting workers takes from a tenth of a second to a few seconds
-WORTH = 2.0  # ratio to the cost of passing the batch on; below it, workers gain almost nothing and may cost time
+SHORT_EPOCH_MS = 60e3  # Starting workers takes from a tenth of a second to a few seconds.
+# Least ratio of the work on a batch to the cost of passing it on. Below this ratio, workers gain little or cost time.
+WORTH = 2.0
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -24,7 +25,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     then_ms = step_after(session, summary, path, num_workers=workers)
     steps = epoch_steps(session) if is_several_epochs(session) else None
     if steps is not None:
-        then_ms += path.work_ms / max(steps, 1.0)  # the first batch of an epoch is built only when it is requested
+        then_ms += path.work_ms / max(steps, 1.0)  # The step waits for the whole first batch of every epoch.
     is_short = steps is not None and steps * summary.step_ms < SHORT_EPOCH_MS
     usable = plural(session.environment.num_usable, "usable core")
     kind = "; most of that is waiting, which needs no core" if path.waits > 0.5 else ""
@@ -33,7 +34,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             cause="no_workers",
             title="The loader has no workers",
             evidence=f"Input takes {part_of_ms(path.wait_ms, summary.step_ms)} a step{kind}; "
-            f"the loader has no workers and this machine {usable}.",
+            f"the loader has no workers on a machine with {usable}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),
             change=_change(session, path.loader, workers, is_short),
             site=path.loader.site,
@@ -45,9 +46,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _change(session: Session, loader: Loader, workers: int, is_short: bool) -> str:
-    """Recommends persistent workers for short epochs, because starting workers for each epoch would cost more than they
-    gain.
-    """
+    """The change. For short epochs it contains persistent workers, because starting workers may cost what they gain."""
     prefix = "dataloader_" if loader.framework == "transformers" else ""
     staying = f", {prefix}persistent_workers=True" if is_short else ""
     return with_loader_argument(session, loader, "num_workers", f"{workers}{staying}")

@@ -9,8 +9,8 @@ from slipstream.numbers import in_percent, part_of_ms
 from slipstream.records import Finding, Loader, Session, Site, Summary
 
 LEAST_SHARE = 0.15
-SAVED = 0.8  # share of the padding that is saved; batches of similar lengths still have some
-# Collate functions that stack samples of one length: the dataset has padded them, whatever the order of the batches.
+SAVED = 0.8  # Share of the padding that is saved. Batches of similar lengths still contain some padding.
+# Collate functions that stack samples of equal length. The dataset has padded these samples to a fixed length.
 STACKED = ("default_collate", "default_data_collator")
 
 
@@ -55,7 +55,7 @@ def _change(session: Session, loader: Loader | None) -> str:
         if loader.framework == "transformers":
             return 'tokenize without padding="max_length", and data_collator=DataCollatorWithPadding(tokenizer)'
         return "return samples unpadded, and pad to the longest of the batch in a collate_fn: pad_sequence(...)"
-    if loader is None:  # it is unknown whether samples are padded to a fixed length or to the longest of the batch
+    if loader is None:  # It is unknown whether samples are padded to a fixed length or to the longest of the batch.
         return "pad to the longest of the batch; sort sections of the shuffled order by length, then form batches"
     if loader.framework != "transformers":
         return "batch similar lengths together: sort sections of the shuffled order by length, then form batches"

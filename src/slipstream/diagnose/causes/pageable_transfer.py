@@ -1,6 +1,4 @@
-"""Batches are copied to the device from pageable memory, which is slow and cannot overlap with computation.
-Accelerators only.
-"""
+"""Batches are copied to CUDA devices from pageable memory. Such copies are slow and cannot overlap with computation."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from slipstream.numbers import in_bytes, part_of_ms
 from slipstream.records import Finding, Session, Summary
 
 LEAST_SHARE = 0.03
-SAVED = 0.7  # pinned memory copies two to three times as fast, and the copy overlaps with computation
+SAVED = 0.7  # Copies from pinned memory are two to three times as fast, and they overlap with computation.
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:

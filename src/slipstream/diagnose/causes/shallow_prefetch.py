@@ -1,5 +1,5 @@
-"""Workers are idle part of the time, yet the step waits, because batches take different times to build and too few are
-held ready.
+"""The step waits for batches although the workers are idle part of the time. Batches take different times to build, and
+too few finished batches are held.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slipstream.diagnose.steps.undisturbed import counted_steps
 from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Session, Summary
 
-UNEVEN = 0.4  # standard deviation of the batches' times over their mean
+UNEVEN = 0.4  # Standard deviation of the batches' times, divided by their mean
 DEEP = 8
 
 
@@ -27,7 +27,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     walls = [fetch.wall_ns / 1e6 for fetch in fetches_of(session, path.loader, watched_kinds(session))]
     if len(steps) < 10 or len(walls) < 10 or path.busy > 0.85:
         return []
-    # Rare long batches do not show in the median, so the cost is taken from the mean.
+    # The median hides rare long batches, so the cost is taken from the mean.
     wait_ms = fmean([step.phases.get("input", 0.0) for step in steps])
     step_ms = fmean([step.step_ms for step in steps])
     spread = pstdev(walls) / fmean(walls) if fmean(walls) > 0 else 0.0

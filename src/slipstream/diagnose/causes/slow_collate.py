@@ -1,4 +1,4 @@
-"""Combining samples into a batch takes longer than making the samples."""
+"""Combining samples into a batch takes a large part of the work on a batch."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Loader, Session, StackCount, Summary
 
 LEAST_SHARE = 0.35
-OWN = 0.8  # share saved if the user's collate function pads or stacks with one call per batch
+OWN = 0.8  # Share saved if the user's collate function pads or stacks with one call per batch
 DEFAULT = (
-    # For torch's own collating, sample by sample: arrays indexed once per batch instead (measured: 7 to 24 times
-    # faster).
+    # Share saved if arrays are indexed once per batch, in place of torch's own collating of single samples. This was
+    # measured to be 7 to 24 times faster.
     0.9
 )
 
-LEAST_GAIN = 1.08  # torch's own collating is part of every loader; below this share it is normal
+LEAST_GAIN = 1.08  # torch's own collating is part of every loader. A smaller gain is normal and is not reported.
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
     path = input_path(session, summary)
     if path is None or not costs_time(summary, path) or path.loader.collate_name == "default_convert":
-        return []  # batch_size=None: the dataset returns whole batches, and nothing is combined
+        return []  # With batch_size=None the dataset returns whole batches, and nothing is combined.
     site = path.loader.collate_site
     stacks = [stack for stack in path.stacks if is_collate(path, stack)]
-    if site is None:  # torch picks every sample and stacks them; a batched index does both at once
+    if site is None:  # torch picks single samples and stacks them. An index for the whole batch replaces both.
         stacks = [stack for stack in path.stacks if is_collate(path, stack) or is_torch_picking(stack)]
     share = path.share(stacks)
     if share < LEAST_SHARE:
         return []
-    # A library's collator may appear in the stack before the user's, and call it.
+    # A library's collator may call the user's collate function.
     own = [stack for stack in stacks if path.loader.collate_name != "default_collate" and stack.file]
     is_own = total(own) > 0.5 * total(stacks)
     if not is_own and path.loader.collate_name != "default_collate":
-        return []  # a library's collator (of graphs, of tokens) builds objects that an index into arrays cannot give
+        return []  # A library's collator (of graphs, of tokens) builds objects that an index into arrays cannot give.
     hot = line_to_change(session, own) if is_own else None
     then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - share * (OWN if is_own else DEFAULT)))
     if not is_own and gain_of(summary.step_ms, then_ms) < LEAST_GAIN:

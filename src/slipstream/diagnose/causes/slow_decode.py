@@ -13,14 +13,14 @@ from slipstream.diagnose.steps.selection import is_single_epoch
 from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Loader, Session, StackCount, Summary
 
-LEAST_SHARE = 0.3  # of the work on a batch
-CACHED = 0.95  # share that a cache of decoded pixels saves; a copy out of a memory map remains
-# The most that a slow core needs to decode one pixel of a JPEG; a longer time means more pixels.
+LEAST_SHARE = 0.3  # Share of the work on a batch
+CACHED = 0.95  # Share that a cache of decoded pixels saves. A copy out of a memory map remains.
+# The longest time that a slow core needs to decode one pixel of a JPEG. A longer time means that there are more pixels.
 NS_PER_PIXEL = 20.0
-# Ratio to the pixels that are kept; libjpeg can decode at a smaller size only from half the width and height.
+# Least ratio of decoded pixels to kept pixels. libjpeg can decode at half the width and height, or less.
 SHRUNK = 4.0
 SHRINKS = re.compile(r"\b(resize|thumbnail|reduce)\b")
-QUICKER = 0.1  # the share of each decode that scaled decoding saves, if there is no second epoch to cache for
+QUICKER = 0.1  # Share of each decode that a faster decode saves. It is used if there is no second epoch to cache for.
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -31,8 +31,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     share = path.share(stacks)
     if share < LEAST_SHARE:
         return []
-    # Compared with no_workers, the larger prediction comes first. On few cores that is the cache, because workers only
-    # spread the decoding over cores that the step also needs. On many cores it is the workers. Both orders are right.
+    # The finding no_workers may be reported too, and the larger prediction comes first. On few cores the cache has the
+    # larger prediction, because workers use cores that the step also needs. On many cores workers have the larger one.
     is_single = is_single_epoch(session)
     removed = share * (QUICKER if is_single else CACHED)
     then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - removed))
@@ -62,8 +62,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 def _decoded_smaller(path: InputPath, stacks: list[StackCount], image_ms: float | None, granted: float) -> str:
     """Advice for JPEGs that are decoded and then shrunk.
 
-    It is given if the decoding time, scaled by the share of a core that was granted, shows that the images are far
-    larger than what is kept of them. It does not apply to a crop, which may be enlarged.
+    The advice is given if the decoding time shows that the images are far larger than what is kept of them. `granted`
+    is the share of a core that the decoding had. The advice is not given for a crop, which may be enlarged afterwards.
     """
     is_jpeg = any("JpegImagePlugin" in stack.leaf for stack in stacks)
     shrunk = [stack for stack in path.stacks if SHRINKS.search(f"{stack.leaf} {stack.expression}")]
@@ -81,7 +81,7 @@ def _decoded_smaller(path: InputPath, stacks: list[StackCount], image_ms: float 
 
 
 def _kept_pixels(loader: Loader) -> tuple[int, int] | None:
-    """Width and height of the pictures in a batch, channels first or last."""
+    """Width and height of the pictures in a batch, with channels first or last; None if they are not known."""
     shapes = [facts.shape for facts in loader.tensor_facts if len(facts.shape) == 4]
     if len(shapes) != 1:
         return None
@@ -90,5 +90,5 @@ def _kept_pixels(loader: Loader) -> tuple[int, int] | None:
 
 
 def _is_pillows(stacks: list[StackCount]) -> bool:
-    """Whether almost all samples are in Pillow, so that the files are images."""
+    """Whether almost all stack samples are in Pillow, so that the decoded files are images."""
     return total(stacks, lambda stack: "PIL/" in stack.leaf) >= 0.9 * total(stacks)

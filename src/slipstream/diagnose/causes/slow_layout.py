@@ -13,7 +13,7 @@ from slipstream.records import Finding, Session, Summary
 def find(session: Session, summary: Summary) -> list[Finding]:
     model, rehearsal = main_model(session), rehearsal_of(session, "channels_last")
     if model is None or rehearsal is None or not is_compute_bound(summary):
-        # Channels_last helps some models on some devices and hurts others, so it is reported only after a race.
+        # channels_last makes some models faster and others slower, so it is reported only after a rehearsal.
         return []
     name = model.name or "model"
     takes_images = not model.inputs or any(len(tensor.shape) == 4 for tensor in model.inputs)

@@ -13,7 +13,7 @@ from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Session, StackCount, Summary
 
 LEAST_SHARE = 0.3
-AHEAD = 0.9  # share saved if the data is read in advance or cached; a copy from memory remains
+AHEAD = 0.9  # Share saved if data are read in advance or cached. A copy from memory remains.
 READS = re.compile(r"\b(open|read\w*|recv|urlopen|fromfile|memmap|mmap|get_object|download\w*)\s*\(")
 
 
@@ -43,14 +43,15 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def reads(stack: StackCount) -> bool:
-    """Whether the sample reads. A wait counts if the line itself uses a file or a socket; other waits have unknown
-    causes.
+    """Whether the stack sample is in code that reads.
+
+    A wait counts only if the line itself uses a file or a socket, because other waits have unknown causes.
     """
     return stack.stage == "read" or (stack.stage in ("wait", "other") and bool(READS.search(stack.expression)))
 
 
 def _waiting(path: InputPath) -> str:
-    return f", {in_percent(path.waits)} of it without any CPU" if path.waits > 0.3 else ""
+    return f", {in_percent(path.waits)} of it without using the CPU" if path.waits > 0.3 else ""
 
 
 def _disk(session: Session) -> str:

@@ -14,12 +14,12 @@ from slipstream.diagnose.steps.selection import is_single_epoch
 from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Session, StackCount, Summary
 
-CONCENTRATED = 0.4  # share of the work, in one function or on one line
-VECTORISED = 0.9  # a Python loop over values becomes ten times faster or more as one array operation
-# Inside a library's C code, another call (other size, dtype or order) may save time. The amount is unknown.
+CONCENTRATED = 0.4  # Least share of the work in one function that contains a Python loop
+VECTORISED = 0.9  # Share saved if one array operation replaces a Python loop over values (ten times faster or more)
+# Share saved in a library's C code by another call (other size, dtype or order). The true amount is unknown.
 CLEVERER = 0.3
-CONCENTRATED_IN_C = 0.6
-ONCE = 0.9  # share saved by tokenizing once; only indexing the small results remains
+CONCENTRATED_IN_C = 0.6  # Least share of the work in one function, or in libraries, without a Python loop
+ONCE = 0.9  # Share saved by tokenizing once. Only indexing the small results remains.
 LESS = "do less here: a smaller input, a cheaper dtype"
 TOKENS = "tokenize all texts once, before the training, and index the results here"
 PARSED = "parse all of it once, before the training, store arrays (np.save, torch.save) and read those here"
@@ -43,8 +43,10 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _in_a_library(session: Session, summary: Summary, path: InputPath) -> list[Finding]:
-    """For a library's dataset and its transforms. No line of the user's is below the loader, so the loader's own line
-    is shown, and the evidence names the library's busiest function.
+    """The finding for a library's dataset and its transforms.
+
+    The loader calls no line of the user's. The finding therefore shows the line that builds the loader, and the
+    evidence names the library's busiest function.
     """
     inside = [
         stack for stack in path.stacks if stack.stage in STAGES and not stack.file and not is_collate(path, stack)
@@ -95,15 +97,15 @@ def _finding(
 
 class _Fix(NamedTuple):
     change: str
-    saved: float  # of the work
+    saved: float  # Share of the work that the change saves
     advice: str = ""
 
 
 def _fix_of(session: Session, path: InputPath, inside: list[StackCount], loops: bool) -> _Fix:
-    """Work that gives the same result in every epoch is best done once.
+    """The change. Work that gives the same result in every epoch is best done once.
 
-    Only for texts does the prediction assume that all of it is saved. For other samples it is unknown whether the
-    results fit in memory or on disk, and a better call may be simpler.
+    The prediction assumes only for texts and parsed files that doing it once saves nearly all of this work. For other
+    samples it is unknown whether the results fit in memory or on disk.
     """
     saved = VECTORISED if loops else CLEVERER
     if is_single_epoch(session):
@@ -120,12 +122,12 @@ def _fix_of(session: Session, path: InputPath, inside: list[StackCount], loops: 
 
 
 def _answers(session: Session, path: InputPath, inside: list[StackCount], loops: bool = False) -> list[str]:
-    """Samples that draw random numbers, or come from a stream, cannot be cached."""
+    """The techniques for this work. Samples that draw random numbers, or come from a stream, cannot be cached."""
     may_keep = not path.loader.is_iterable and not draws(session, path.loader)
     quicker = ["fast_resize"] if not loops and _resizes(inside) else []
     return [*quicker, *(["sample_cache"] if may_keep else []), *([] if loops else ["thread_workers"]), "workers"]
 
 
 def _resizes(stacks: list[StackCount]) -> bool:
-    """Whether the work resizes images, usually Pillow's."""
+    """Whether at least half of the stack samples are in Pillow's resize."""
     return 2 * total(stacks, lambda stack: stack.leaf.endswith("PIL/Image.py:resize")) >= total(stacks)

@@ -12,20 +12,22 @@ from slipstream.diagnose.steps.selection import dissected_share, main_model
 from slipstream.numbers import in_ms, in_percent
 from slipstream.records import Anatomy, Finding, Session, Site, StackCount, Summary
 
-FEWEST = 300  # operators in a step; a small model with fewer is normal
-TINY_MS = 0.020  # mean time of an operator under the profiler
-LAUNCH_MS = 0.008  # cost of one operator in Python, dispatcher and autograd before it computes anything
-LEAST_LAUNCH_MS = 0.002  # the same on the fastest CPUs
-OTHER_KIND = 3.0  # ratio to the step; an even longer time cannot come from operators this fast
+FEWEST = 300  # Operators in a step. Small models have fewer.
+TINY_MS = 0.020  # Mean time of an operator under the profiler
+LAUNCH_MS = 0.008  # Time that Python, dispatcher and autograd need for one operator before it computes anything
+LEAST_LAUNCH_MS = 0.002  # This time on the fastest CPUs
+# Ratio of the least launch time of all profiled operators to the usual step. Above this ratio, the profiled step is not
+# a usual one.
+OTHER_KIND = 3.0
 LEAST_SHARE = 0.4
 SAVED = 0.6
 LOSS_SAVED = (
-    # Share saved by one expression over the batch instead of a loop over samples (measured: a triplet loss became 9
-    # times faster).
+    # Share saved by one expression over the batch in place of a loop over samples. A triplet loss was measured to
+    # become 9 times faster.
     0.9
 )
 IN_ONE_CALL = "act under torch.no_grad(), and call the model once for all states before the backward pass"
-NOT_WITH_STATE = "Not if the model draws random numbers, as dropout does: the second call draws others."
+NOT_WITH_STATE = "Do not do this if the model draws random numbers, as dropout does: a second call draws other numbers."
 RECURRENT = ("RNN", "LSTM", "GRU")
 RECURRENT_OPERATORS = ("aten::rnn_", "aten::lstm", "aten::gru")
 
@@ -38,27 +40,28 @@ def find(session: Session, summary: Summary) -> list[Finding]:
         return []
     num_operators = round(anatomy.num_operators * dissected_share(session))
     if num_operators * LEAST_LAUNCH_MS > OTHER_KIND * summary.step_ms:
-        return []  # the profiled step was one of the few long ones, so it does not describe the usual step
-    # Where a learner acts with gradients, what follows a call of the model may be the environment as well as the loss.
+        return []  # The profiled step was one of a few long steps, so it does not describe the usual step.
+    # In a script that acts with gradients, the time after a call of the model may be the environment's and not the
+    # loss's.
     is_acting = acting_with_gradients(session) is not None
     is_of_loss = loss_ms > forward_ms and total(in_loss) >= FEWEST_SAMPLES and not is_acting
     if model is not None and model.is_compiled and not is_of_loss:
         return []
     mean_ms = _mean_ms(anatomy)
-    # A thread that other programs keep from its core launches operators later.
+    # If other programs use the cores, launching operators takes longer.
     slower = 1 / granted_share(session, summary.ceilings)
     launching_ms = num_operators * (1 - _recurrent_share(anatomy)) * LAUNCH_MS * slower
     launching_ms = min(launching_ms, forward_ms + backward_ms + loss_ms)
     is_tiny = mean_ms <= TINY_MS * slower
     if summary.device_idle is not None:
-        # A device is faster than the launches where it waits for them, however long they take the host.
+        # Where the device is idle in forward and backward, it waits for launches.
         launching_ms = sum(summary.device_idle.get(phase, 0.0) for phase in ("forward", "backward"))
         is_tiny = True
     is_launching = launching_ms >= LEAST_SHARE * (compute_phases_ms(summary) + loss_ms)
     if num_operators < FEWEST or not is_tiny or not is_launching:
         return []
-    # Backward repeats what a loop in the loss does. The loop's share of backward is assumed to equal its share of
-    # forward.
+    # The backward pass also contains the operators of a loop in the loss. The loop's share of backward is assumed to
+    # equal its share of forward and loss.
     looping_ms = loss_ms + backward_ms * loss_ms / (loss_ms + forward_ms) if is_of_loss else 0.0
     saved_ms = max(LOSS_SAVED * looping_ms, SAVED * launching_ms)
     one = "one operator over the whole tensor in place of the loop"
@@ -83,20 +86,24 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _compiling(session: Session, site: Site | None) -> str:
-    """A trainer calls methods of the model that the result of torch.compile(model) passes on uncompiled."""
+    """The change that compiles the model; with a trainer, the trainer's own argument.
+
+    A trainer calls methods of the model, and torch.compile(model) does not compile these methods.
+    """
     own = "TrainingArguments(..., torch_compile=True)"
     keras = "model.compile(..., jit_compile=True)"
     return trainers_own(session, site, "", own, keras=keras) or "model = torch.compile(model)"
 
 
 def _is_loss(stack: StackCount) -> bool:
-    """Whether the sample is between forward pass and backward: in the script's own lines, or in torch below them."""
+    """Whether the sample is between forward and backward, in the user's lines or in code that these lines call."""
     return stack.stage == "loss" and bool(stack.file)
 
 
 def _recurrent_share(anatomy: Anatomy) -> float:
-    """The share of the model inside torch's own recurrent layers. Their loop runs in C++, and compiling does not change
-    them.
+    """The share of the model's time in torch's own recurrent layers.
+
+    Their loop runs in C++, and compiling does not change them.
     """
     if not any(operator.name.startswith(RECURRENT_OPERATORS) for operator in anatomy.operators):
         return 0.0
@@ -111,8 +118,9 @@ def _mean_ms(anatomy: Anatomy) -> float:
 
 
 def _site(session: Session, in_loss: list[StackCount]) -> Site | None:
-    """The user's line in the loss, or else in the forward pass, with the most samples; else the line that called the
-    model.
+    """The user's line with the most samples in the loss or, if `in_loss` is empty, in the forward pass.
+
+    If no line was sampled, it is the line that calls the model.
     """
     hot = hottest_line(session, in_loss or watched_stacks(session, "main", ("forward",)))
     model = main_model(session)

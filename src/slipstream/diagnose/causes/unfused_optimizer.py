@@ -14,14 +14,17 @@ from slipstream.diagnose.steps.selection import main_optimizer
 from slipstream.numbers import in_ms, in_percent, part_of_ms
 from slipstream.records import Finding, Optimizer, Session, Summary
 
-LEAST_SHARE = 0.08  # of the step
-LEAST_GAIN = 1.05  # nearly every script could fuse something; below this gain it is not reported
-COLDER = 3.0  # ratio to the rehearsed copy, whose data is in the caches; fusing does not reduce time beyond that
-SMALL = 20_000  # values per tensor; below it, calls cost more than arithmetic
-SLOW_US = 20.0  # per tensor, in a user's own update with several calls each; lists (torch._foreach_*) take less
-OWN_SAVED = 0.7  # the share of such an update that the same arithmetic over lists saves
+LEAST_SHARE = 0.08  # Share of the step
+LEAST_GAIN = 1.05  # Nearly every script could fuse an update. A smaller gain is not reported.
+# Largest ratio of the optimizer's time to that of the rehearsed copy, whose data are in the CPU caches. Fusing does not
+# shorten the time beyond this ratio.
+COLDER = 3.0
+SMALL = 20_000  # Values per tensor. For smaller tensors, calls cost more than arithmetic.
+# Time per tensor of a slow update in a user's own class. Updates over lists (torch._foreach_*) are faster.
+SLOW_US = 20.0
+OWN_SAVED = 0.7  # Share saved of an update in a user's own class by the same arithmetic over lists
 OF_TORCH = "torch.optim.swa_utils averages weights, and torch.nn.utils.clip_grad_norm_ limits gradients, over lists."
-LOOP_SAVED = 0.6  # for a loop in the script itself, whose tensors were not counted
+LOOP_SAVED = 0.6  # Share saved of a loop in the script itself, whose tensors were not counted
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -47,7 +50,9 @@ def _find_unfused(session: Session, summary: Summary, updates: list[tuple[Optimi
         return []
     others = [place(one.site) for one, _ in timed[1:] if one.site and one.site != optimizer.site]
     takes = f"The {len(timed)} optimizers that could be fused take" if len(timed) > 1 else "The optimizer takes"
-    most = f"most of it this one with its {optimizer.num_tensors}" if len(timed) > 1 else f"for {optimizer.num_tensors}"
+    most = (
+        f"most of it in this one with its {optimizer.num_tensors}" if len(timed) > 1 else f"for {optimizer.num_tensors}"
+    )
     return [
         Finding(
             cause="unfused_optimizer",
@@ -56,7 +61,7 @@ def _find_unfused(session: Session, summary: Summary, updates: list[tuple[Optimi
             f"({in_percent(optimizer_ms / summary.step_ms)}){',' if len(timed) > 1 else ''} {most} tensors; {proof}.",
             predicted_gain=gain,
             change=_change(optimizer),
-            advice=f"The same for {' and '.join(dict.fromkeys(others))}." if others else "",
+            advice=f"Change {' and '.join(dict.fromkeys(others))} in the same way." if others else "",
             site=optimizer.site,
             techniques=["fused_optimizer"],
             settings={"fused": "True"},
@@ -65,8 +70,9 @@ def _find_unfused(session: Session, summary: Summary, updates: list[tuple[Optimi
 
 
 def _find_own(summary: Summary, updates: list[tuple[Optimizer, float]]) -> list[Finding]:
-    """A user's own optimizer class that loops over many small tensors in Python. There is no option to enable, but the
-    loop can be replaced.
+    """The finding for a user's own optimizer class that loops over many small tensors in Python.
+
+    The class has no option to enable, but its loop can be replaced.
     """
     for one, spent_ms in updates:
         tensor_us = 1000 * spent_ms / max(1, one.num_tensors)
@@ -92,7 +98,10 @@ def _find_own(summary: Summary, updates: list[tuple[Optimizer, float]]) -> list[
 
 
 def _find_loop(session: Session, summary: Summary) -> list[Finding]:
-    """A loop over parameters outside every optimizer: weights updated by hand, their average, or scaled gradients."""
+    """The finding for a loop over parameters outside all optimizers.
+
+    Such a loop updates weights by hand, averages weights or scales gradients.
+    """
     loop_ms, stacks = phase_ms_of(
         session, {"other": summary.phases.get("other", 0.0)}, lambda stack: stack.stage == "update"
     )
@@ -120,8 +129,10 @@ def _at(optimizer: Optimizer) -> str:
 
 
 def _updates(session: Session, summary: Summary) -> list[tuple[Optimizer, float]]:
-    """Every optimizer with its milliseconds per step, longest first. With two of them (GANs), the longer one may be the
-    one that steps less often.
+    """All optimizers with their milliseconds per step, longest first.
+
+    The times of several optimizers (GANs) are measured, because the larger one may step less often. If nothing was
+    measured, or if there is only one optimizer, the largest optimizer gets the whole phase.
     """
     whole_ms, known = summary.phases.get("optimizer", 0.0), {one.ident: one for one in session.optimizers}
     spent_ns: Counter[int] = Counter()
@@ -135,10 +146,10 @@ def _updates(session: Session, summary: Summary) -> list[tuple[Optimizer, float]
 
 
 def _saved(optimizer: Optimizer) -> float:
-    """The share of its time that fusing removes.
+    """The share of the optimizer's time that fusing removes.
 
-    With many small tensors nearly all of the time is overhead. With large ones a fused update passes over memory once
-    instead of once per operation; Adam has a dozen operations and SGD two or three.
+    With many small tensors nearly all of the time is overhead. With large tensors a fused update reads and writes
+    memory once, and not once per operation. Adam has a dozen operations, and SGD has two or three.
     """
     walks_one_by_one = not optimizer.foreach and (optimizer.foreach is False or optimizer.device.startswith("cpu"))
     is_small = optimizer.num_parameters < SMALL * max(1, optimizer.num_tensors)
@@ -150,7 +161,7 @@ def _saved(optimizer: Optimizer) -> float:
 
 
 def _change(optimizer: Optimizer) -> str:
-    """torch does not accept foreach and fused together, so an existing foreach argument is removed."""
+    """The change. An existing foreach argument is removed, because torch does not accept foreach and fused together."""
     site = optimizer.site
     if site is None:
         return f"{optimizer.class_name}(..., fused=True)"

@@ -52,11 +52,12 @@ def _too_few(session: Session, summary: Summary, path: InputPath) -> list[Findin
 def _too_many(session: Session, summary: Summary, path: InputPath) -> list[Finding]:
     alone_ms, beside_ms = _compute_alone_ms(session, path), sum(summary.phases.get(phase, 0.0) for phase in COMPUTE)
     if alone_ms is None or beside_ms < 1.15 * alone_ms:
-        return []  # the step computes as fast with busy workers as without, so they take nothing from it
+        # The step computes equally fast with busy workers and with idle ones, so workers do not slow it down.
+        return []
     workers = max(1, math.floor(session.environment.num_usable))
     if path.loader.num_workers * path.busy < 1:
-        return []  # less than one worker is active at a time, so fewer workers would not change the step
-    # Fewer workers give back at most the time that the step lost to them.
+        return []  # On average less than one worker is active, so fewer workers would not change the step.
+    # Fewer workers save at most the time by which busy workers slow down the step.
     given_back_ms = beside_ms - alone_ms
     model_ms = max(floor_of(summary, path), path.work_ms / workers, _shared_ms(summary))
     then_ms = max(model_ms, summary.step_ms - given_back_ms)
@@ -64,7 +65,7 @@ def _too_many(session: Session, summary: Summary, path: InputPath) -> list[Findi
         Finding(
             cause="worker_count",
             title=f"Too many workers: {path.loader.num_workers}",
-            evidence=f"Forward, backward, optimizer take {in_ms(beside_ms)} beside "
+            evidence=f"Forward, backward and optimizer take {in_ms(beside_ms)} beside "
             f"{plural(path.loader.num_workers, 'worker')} and {in_ms(alone_ms)} while they are idle, "
             f"on {plural(session.environment.num_usable, 'usable core')}.",
             predicted_gain=gain_of(summary.step_ms, then_ms),

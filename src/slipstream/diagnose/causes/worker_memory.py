@@ -1,5 +1,5 @@
-"""Worker processes copy the dataset's Python objects, page by page, although they only read them. This is a risk of
-running out of memory more than a loss of time.
+"""Worker processes copy the memory pages of the dataset's Python objects, although they only read the objects. This is
+a risk of running out of memory more than a loss of time.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from slipstream.diagnose.input_path import data_site
 from slipstream.numbers import in_bytes, plural
 from slipstream.records import Finding, LargeContainer, Loader, Session, Summary, WorkerMemory
 
-LEAST_GROWTH = 4_000_000  # bytes per worker; smaller growth is buffers that reach their final size
+LEAST_GROWTH = 4_000_000  # Bytes per worker. Smaller growth comes from buffers that reach their final size.
 FEWEST_BATCHES = 4
 
 
@@ -21,7 +21,7 @@ def find(session: Session, _summary: Summary) -> list[Finding]:
 
 
 def _of_loader(session: Session, loader: Loader, container: LargeContainer) -> Finding | None:
-    if loader.start_method != "fork":  # a spawned worker has a full copy from the beginning
+    if loader.start_method != "fork":  # A spawned worker has a full copy from the beginning.
         return None
     seen = [one for one in session.worker_memory if one.loader == loader.ident and one.num_batches >= FEWEST_BATCHES]
     grown = [one for one in seen if _growth(one) >= LEAST_GROWTH]
@@ -32,7 +32,7 @@ def _of_loader(session: Session, loader: Loader, container: LargeContainer) -> F
     return Finding(
         cause="worker_memory",
         title="Workers copy the dataset's Python objects",
-        evidence=f"A worker came to hold {in_bytes(growth)} more memory of its own over "
+        evidence=f"A worker's own memory grew by {in_bytes(growth)} over "
         f"{plural(num_batches, 'batch', 'es')} ({in_bytes(growth / num_batches)} a batch). "
         f"{container.name} of the dataset is a {container.kind} of "
         f"{container.num_objects:,} {container.element}: reading one writes its reference count, "

@@ -20,7 +20,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if not is_several_epochs(session):
         return []
     start_ms = epoch_start_ms(session, summary.step_ms)
-    # Persistent workers still have to build the epoch's first batch; only their start is saved.
+    # Persistent workers still have to build the epoch's first batch. Only the time of their start is saved.
     saved_ms = start_ms - path.work_ms
     epoch_ms = steps * summary.step_ms + start_ms
     if saved_ms <= 0:
@@ -37,7 +37,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
             site=path.loader.site,
             techniques=["persistent_workers"],
             advice=joined(
-                "Not if the dataset is changed between epochs: the workers keep the one they were started with.",
+                "Do not do this if the dataset changes between epochs: workers keep the one that they started with.",
                 _where(session),
                 about_starting(session, saved_ms, path.loader.num_workers),
             ),
@@ -46,7 +46,10 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _where(session: Session) -> str:
-    """The location of a worker's start-up work: a worker_init_fn, or a dataset that is built when it is unpickled."""
+    """A sentence with the line that takes most of a worker's start-up; "" if no line of the user's does.
+
+    It may be in a worker_init_fn, or in a dataset that is built when it is unpickled.
+    """
     stacks = watched_stacks(session, "worker", ("start",))
     own = [stack for stack in stacks if stack.file]
     hot = hottest_line(session, own)

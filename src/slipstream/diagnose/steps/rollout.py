@@ -1,6 +1,6 @@
-"""Rollouts: between its updates a reinforcement learner lets the model act in an environment.
+"""Finds rollouts: the time between updates in which a reinforcement learner lets the model act in an environment.
 
-Nothing is trained in that time, and it belongs to no single step: a rollout comes before many updates.
+Nothing is trained during a rollout. A rollout belongs to no single step, because many updates follow it.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from slipstream.diagnose.steps.selection import blocks_of
 from slipstream.numbers import in_percent, in_seconds, plural
 from slipstream.records import Event, Session
 
-LEAST_SHARE = 0.15  # of the time; less does not deserve a sentence
-# The model acts on the states of a few environments and learns from batches of past ones. A validation of a script
-# without a loader takes batches as large as the training's.
+LEAST_SHARE = 0.15  # Share of the time. A smaller share is not reported.
+# Ratio of the samples in a training call to the samples in a call that acts. A model acts on the states of a few
+# environments and learns from larger batches of past states. Validation uses batches as large as those of the training.
 SMALLER = 2.0
-# Before one backward pass. A model with two inputs, or a model for generator and discriminator, is called less often.
+# Calls of the model before one backward pass. Other scripts call a model less often, for example once for each of two
+# inputs, or for generator and discriminator.
 FEWEST_WITH_GRADIENTS = 8
-FEWEST_CALLS = 16  # in a single rollout; a summary of the model, or a test of its shapes, calls it a few times
-BESIDE = ("loss", "update", "saving")  # stages of stack samples that belong to the updates
+FEWEST_CALLS = 16  # Calls in a single rollout. A summary of the model, or a test of its shapes, makes fewer calls.
+BESIDE = ("loss", "update", "saving")  # Stages of stack samples that belong to the updates
 
 
 class Rollouts(msgspec.Struct, frozen=True):
-    share: float  # of the time from the first rollout to the last
-    seconds: float  # of one rollout
-    num_calls: float  # of models, in one rollout
-    updates: float  # from one rollout to the next
+    share: float  # Share of the time from the first rollout to the last
+    seconds: float  # Mean length of a rollout
+    num_calls: float  # Mean number of calls of models in a rollout
+    updates: float  # Mean number of updates from one rollout to the next
 
 
 class _Stretch(msgspec.Struct):
@@ -42,7 +43,10 @@ class _Stretch(msgspec.Struct):
 
 
 def rollouts(session: Session) -> Rollouts | None:
-    """The rollouts of a script without a loader, from whole cycles of acting and learning; None if there are none."""
+    """The rollouts of a script without a loader, measured over whole cycles of acting and learning.
+
+    None if fewer than two rollouts were observed.
+    """
     events, stretches = _seen(session)
     if len(stretches) < 2:
         return None
@@ -64,16 +68,16 @@ def _seen(session: Session) -> tuple[list[Event], list[_Stretch]]:
 
 
 def _observed(session: Session) -> list[Event]:
-    """The events until the end of the undisturbed observation: a dissected step takes longer."""
+    """The calls of models, backward passes and updates before the first profiled step, which takes longer."""
     end_ns = min((block.start_ns for block in blocks_of(session, ("dissect",))), default=None)
     kinds = ("forward", "backward", "optimizer")
     return [e for e in session.events if e.kind in kinds and (end_ns is None or e.start_ns < end_ns)]
 
 
 def _acting(session: Session, events: Sequence[Event]) -> set[int]:
-    """The calls, by identity, in which a model that also learns acts: without gradients, on fewer samples.
+    """The ids of the events in which a model acts: it is called without gradients, on fewer samples than in training.
 
-    A copy of the model may act in its place, as the old policy of PPO does.
+    A copy of a trained model may act too, as the old policy of PPO does. A copy is recognised by class and size.
     """
     kinds = {model.ident: (model.class_name, model.num_parameters) for model in session.models}
     learning: dict[object, list[int]] = {}
@@ -91,7 +95,10 @@ def _acting(session: Session, events: Sequence[Event]) -> set[int]:
 
 
 def _stretches(events: Sequence[Event], acting: set[int]) -> list[_Stretch]:
-    """Each lasts from the end of the training before it to the first training call after it."""
+    """The stretches of time in which models act.
+
+    A stretch lasts from the end of the training before it to the first training call after it.
+    """
     found: list[_Stretch] = []
     current: _Stretch | None = None
     trained_ns = -1
@@ -110,7 +117,7 @@ def _stretches(events: Sequence[Event], acting: set[int]) -> list[_Stretch]:
 
 
 def rollout_note(session: Session) -> str:
-    """A sentence if rollouts take a large part of the time, or may do so after the observation; else ""."""
+    """A sentence if rollouts take a large part of the time, or if the first rollout did; else ""."""
     seen = rollouts(session)
     if seen is None:
         return _first_note(session)
@@ -127,20 +134,26 @@ def rollout_note(session: Session) -> str:
 
 
 class ActingWithGradients(msgspec.Struct, frozen=True):
-    """A learner that acts with the graph of its next backward pass, as REINFORCE and actor-critic methods do."""
+    """A reinforcement learner whose model acts with gradients, as in REINFORCE and actor-critic methods.
 
-    num_calls: float  # of the model, before one backward pass
-    share: float  # of the time: between these calls, outside the model
+    The graphs of the calls in which it acts belong to its next backward pass.
+    """
+
+    num_calls: float  # Median number of calls of the model before one backward pass
+    share: float  # Share of the time that passes between these calls, outside the model
 
 
 def acting_with_gradients(session: Session) -> ActingWithGradients | None:
-    """None if the script has a loader, calls its model only a few times before a backward pass, or spends little time
-    between the calls."""
+    """Returns None unless the script acts with gradients.
+
+    A script with a loader does not act. Neither does a script that calls its model only a few times before a backward
+    pass, or spends little time between these calls.
+    """
     if any(event.kind == "input" for event in session.events):
         return None
     calls: list[Event] = []
     groups: list[list[Event]] = []
-    ends_ns: list[int] = []  # of backward passes
+    ends_ns: list[int] = []  # Ends of the backward passes
     for event in _observed(session):
         if event.kind == "forward" and event.grad:
             calls.append(event)
@@ -171,7 +184,7 @@ def acting_note(session: Session) -> str:
 
 
 def _first_note(session: Session) -> str:
-    """A sentence if the script was stopped after its first rollout: nobody knows when the next one would come."""
+    """A sentence if only one rollout was observed, so it is unknown whether and when the next one comes; else ""."""
     events, stretches = _seen(session)
     if len(stretches) != 1 or stretches[0].num_calls < FEWEST_CALLS:
         return ""

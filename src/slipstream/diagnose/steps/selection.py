@@ -1,4 +1,4 @@
-"""Selects the blocks, steps, loaders and copies of a session that belong to the training as the script wrote it."""
+"""Selects the blocks, steps, loaders and copies to the device that belong to the unmodified training of a session."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def blocks_of(session: Session, kinds: tuple[BlockKind, ...]) -> list[Block]:
 
 
 def steps_of(session: Session, kinds: tuple[BlockKind, ...]) -> list[Step]:
-    """The steps of these blocks, of equal numbers of batches (see `alike`)."""
+    """The steps of these blocks, scaled to equal numbers of batches (see `alike`)."""
     return alike(session, recorded_steps(session, kinds))
 
 
 def recorded_steps(session: Session, kinds: tuple[BlockKind, ...]) -> list[Step]:
-    """The steps of these blocks as they were."""
+    """The steps of these blocks as they were recorded."""
     wanted = {block.index for block in session.blocks if block.kind in kinds}
     return [step for step in session.steps if step.block in wanted]
 
 
 def watched_kinds(session: Session) -> tuple[BlockKind, ...]:
-    """The kinds of blocks that show the unmodified script. For a script that ended too early for those, the warm-up."""
+    """The kinds of blocks that show the unmodified script: `watch`, or `warmup` if the script ended too early."""
     watched = {block.index for block in session.blocks if block.kind == "watch"}
     return ("watch",) if any(step.block in watched for step in session.steps) else ("warmup",)
 
@@ -41,25 +41,27 @@ def watched_steps(session: Session) -> list[Step]:
 def trained_batches(step: Step) -> int:
     """The number of batches whose gradients the step adds up.
 
-    Several backward passes of one batch, or several loaders for one backward pass, do not count twice. Without a loader
-    the number is not known, and a step counts as one batch.
+    One batch counts once, even if several backward passes use it. Batches of several loaders for one backward pass also
+    count as one. Without a loader the number is not known, and a step counts as one batch.
     """
     return max(1, min(step.num_batches, step.num_backwards))
 
 
 def usual_batches(session: Session) -> int:
-    """`trained_batches` of most of the watched steps; the larger number if two are equally frequent, because a script
-    that accumulates more and more batches will not return to the smaller one.
+    """The most frequent number of `trained_batches` in the watched steps.
+
+    If two numbers are equally frequent, it is the larger one, because a script that increases its accumulation does not
+    return to the smaller number.
     """
     counts = Counter(trained_batches(step) for step in recorded_steps(session, watched_kinds(session)))
     return max(counts, key=lambda number: (counts[number], number), default=1)
 
 
 def alike(session: Session, steps: list[Step]) -> list[Step]:
-    """The steps as if each trained on the usual number of batches.
+    """The steps, with times as if each step trained on the usual number of batches.
 
-    The number may grow during a warm-up, and then steps of different blocks do not do the same work. The times are
-    scaled, except the update's, which happens once a step.
+    The number of batches may grow during a training, so that steps of different blocks do different work. All times are
+    scaled, except that of the update, which happens once a step.
     """
     usual = usual_batches(session)
     return [step if (own := trained_batches(step)) == usual else _scaled(step, usual / own) for step in steps]
@@ -88,7 +90,10 @@ def _scaled_phases(phases: dict[str, float], factor: float) -> dict[str, float]:
 
 
 def dissected_share(session: Session) -> float:
-    """The batches of a usual step per batch of the dissected one. Without a loader: the calls of the model."""
+    """The number of batches in a usual step, divided by their number in the profiled step.
+
+    Without a loader, calls of the model are counted in place of batches.
+    """
     dissected = recorded_steps(session, ("dissect",))
     if training_loader(session) is None:
         calls = [float(step.num_forwards) for step in dissected]
@@ -100,7 +105,7 @@ def dissected_share(session: Session) -> float:
 
 
 def training_loader(session: Session) -> Loader | None:
-    """The loader that delivered most batches of the steps. Validation loaders deliver only inside evaluations."""
+    """The loader that delivered most batches outside evaluations."""
     if not session.loaders:
         return None
     known = {loader.ident: loader for loader in session.loaders}
@@ -136,13 +141,13 @@ def batches_per_step(session: Session) -> float:
 
 
 def fetches_of(session: Session, loader: Loader, kinds: tuple[BlockKind, ...]) -> list[Fetch]:
-    """The fetches for this loader while a block of these kinds ran."""
+    """The fetches for this loader that began while a block of these kinds ran."""
     spans = sorted((block.start_ns, block.end_ns) for block in blocks_of(session, kinds))
     return [fetch for fetch in session.fetches if fetch.loader == loader.ident and _is_inside(fetch.start_ns, spans)]
 
 
 def epoch_steps(session: Session) -> float | None:
-    """Steps in one epoch of the training loader; None if its length is unknown."""
+    """The number of steps in one epoch of the training loader; None if the loader's length is unknown."""
     loader, batches = training_loader(session), batches_per_step(session)
     if loader is None or not loader.num_batches or batches <= 0:
         return None
@@ -150,12 +155,12 @@ def epoch_steps(session: Session) -> float | None:
 
 
 def has_trained(session: Session) -> bool:
-    """Whether a backward pass or an update was seen. If not, the steps are calls of a model."""
+    """Whether a backward pass or an update was seen. If none was seen, the steps are calls of a model."""
     return any(step.num_backwards or step.num_updates for step in session.steps)
 
 
 def is_several_epochs(session: Session) -> bool:
-    """Whether more than one epoch was observed, or the script announces more than one."""
+    """Whether the script announces more than one epoch or, if it announces none, whether more than one was observed."""
     if session.length and session.length.num_epochs is not None and session.length.around is None:
         return session.length.num_epochs > 1
     return sum(step.is_first_of_epoch for step in session.steps) > 1
@@ -176,7 +181,7 @@ def main_optimizer(session: Session) -> Optimizer | None:
 
 
 def device_of(session: Session) -> str:
-    """The device of the training: "cpu", "cuda:0"; "" if unknown."""
+    """The device of the training, such as "cpu" or "cuda:0"; "" if it is unknown."""
     model, facts = main_model(session), session.environment.torch
     return (model.device if model else "") or (facts.device if facts else "")
 
@@ -195,7 +200,7 @@ def is_on_cuda(session: Session) -> bool:
 
 
 def most_frequent_site(session: Session, events: list[Event]) -> Site | None:
-    """For events whose `ident` names a source location: the location of most of them."""
+    """The most frequent source location of these events, whose `ident` must be the index of a location."""
     known = Counter(event.ident for event in events if 0 <= event.ident < len(session.sites))
     return session.sites[known.most_common(1)[0][0]] if known else None
 

@@ -1,4 +1,4 @@
-"""How long the training takes at the measured rate, and with free input. Gives nothing if its length is unknown."""
+"""Computes how long the training takes at the measured rate and with free input, if the training's length is known."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ def epoch_start_ms(session: Session, step_ms: float) -> float:
 
 
 def epoch_wait_ms(session: Session, input_ms: float) -> float:
-    """The part of that time that is waiting for data: workers start, or have no batch ready yet."""
+    """The time by which the first step of an epoch waits longer for data than an ordinary step.
+
+    During that time workers start, or have no batch ready yet.
+    """
     return median([max(0.0, step.phases.get("input", 0.0) - input_ms) for step in _openers(session)] or [0.0])
 
 
 def _openers(session: Session) -> list[Step]:
-    """The first steps of epochs. The very first is left out, because it also includes imports and warm-up."""
+    """The first steps of all epochs but the first epoch, whose first step also contains imports and warm-up."""
     firsts = [step for step in session.steps if step.is_first_of_epoch]
     return firsts[1:] or [step for step in firsts if step.index > 0]
 
@@ -30,15 +33,16 @@ def _openers(session: Session) -> list[Step]:
 def seconds_of_training(
     session: Session, typical: TypicalStep, ceilings: Ceilings, validation: ValidationCost | None
 ) -> tuple[float | None, float | None]:
-    """The seconds (at this rate, with free input).
+    """Return the seconds of the training at this rate, and with free input; None for what is unknown.
 
-    Without workers, free data save only the wait. A ceiling below that was measured in a quieter interval.
+    Without workers, free input removes only the wait. A ceiling below the step without its wait was measured while the
+    machine was quieter, so it is not used.
     """
     num_steps, num_epochs = training_length(session)
     if num_steps is None:
         return None, None
-    # Rare long steps make the average step longer than the usual one. A shorter average comes from a machine that
-    # became slower during the check, and would contradict the step and the rate that are printed.
+    # Rare long steps make the average step longer than the usual one. A shorter average means that the machine became
+    # slower during the check. It is not used, because it would contradict the step and the rate in the report.
     step_ms = max(typical.mean_ms, typical.step_ms)
     start_ms = epoch_start_ms(session, step_ms)
     validation_ms = 0.0
@@ -50,14 +54,14 @@ def seconds_of_training(
     free_ms, wait_ms = ceilings.compute_ms, typical.phases.get("input", 0.0)
     if num_workers(session) == 0:
         free_ms = max(free_ms, typical.step_ms - wait_ms)
-    # The ceiling belongs to the typical step. The time that makes the average step longer stays.
+    # The ceiling describes the typical step. The average step is shortened by the same ratio.
     share = min(1.0, free_ms / typical.step_ms) if typical.step_ms > 0 else 1.0
     rest_ms = max(0.0, start_ms - epoch_wait_ms(session, wait_ms))
     return now, (num_steps * step_ms * share + num_epochs * rest_ms + validation_ms) / 1000
 
 
 def training_length(session: Session) -> tuple[float | None, float]:
-    """Steps and epochs of the whole training, as far as the script says."""
+    """The numbers of steps and epochs of the whole training, as far as the script announces them."""
     length, epoch = binding_length(session), epoch_steps(session)
     if length is None:
         return None, 0.0
@@ -69,10 +73,10 @@ def training_length(session: Session) -> tuple[float | None, float]:
 
 
 def binding_length(session: Session) -> Length | None:
-    """The length by which the training ends: the epochs or the steps, whichever are over first.
+    """The length that ends the training: the number of epochs or the number of steps, whichever is reached first.
 
-    A number of steps that the trial exceeded has another meaning, such as the steps of a rollout or of one epoch, and
-    is ignored.
+    A number of steps that the trial exceeded is ignored. It has another meaning, such as the steps of a rollout or of
+    one epoch.
     """
     length, epoch = session.length, epoch_steps(session)
     if length is None or length.num_steps is None:

@@ -1,4 +1,4 @@
-"""The typical step of a sequence of steps: a median robust against a loader's bursts, its interval, its phases."""
+"""Computes the typical step: a median that is robust against a loader's bursts, with its interval and its phases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slipstream.diagnose.statistics import fmean, median, median_interval, middl
 from slipstream.diagnose.steps.undisturbed import FEWEST_STEPS, consecutive_groups, counted_steps
 from slipstream.records import PHASES, Session, Step
 
-UNEVEN = 1.5  # ratio of the average step to the usual one
+UNEVEN = 1.5  # Ratio of the average step to the usual one, from which on steps are called uneven
 
 
 class TypicalStep(msgspec.Struct, frozen=True):
@@ -18,20 +18,20 @@ class TypicalStep(msgspec.Struct, frozen=True):
     step_ms: float
     low_ms: float
     high_ms: float
-    mean_ms: float  # over all steps; this is what the training pays, with rare long waits
-    phases: dict[str, float]  # the phases add up to step_ms
+    mean_ms: float  # Mean over all steps, which contains rare long waits
+    phases: dict[str, float]  # Phases that add up to step_ms
     device_phases: dict[str, float] | None
-    host_phases: dict[str, float] | None  # if `phases` are the device's; add up to step_ms
+    host_phases: dict[str, float] | None  # Known if `phases` are those of the device. They add up to step_ms too.
     device_idle: dict[str, float] | None
     samples: float
     num_batches: float
 
 
 def typical_step(steps: Sequence[Step], group_size: int = 1) -> TypicalStep | None:
-    """The typical step.
+    """Return the typical step, or None if there are no steps.
 
-    With k workers every k-th step waits for all of them, so the unit is a group of k consecutive steps. The first steps
-    of epochs wait for workers to start. They are left out if other steps remain.
+    With k workers every k-th step waits for all workers, so the median is taken over groups of k consecutive steps
+    (`group_size`). The first steps of epochs wait for workers to start, so they are left out if other steps remain.
     """
     chosen = [step for step in steps if not step.is_first_of_epoch] or list(steps)
     groups = consecutive_groups(chosen, max(1, group_size))
@@ -64,16 +64,16 @@ class SampledStep(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The words after "ms" that say which step is meant."""
+        """The words that follow a number of milliseconds and name the step."""
         return "a step on average" if self.is_average else "a step"
 
 
 def sampled_step(session: Session, step_ms: float, phases: Mapping[str, float]) -> SampledStep:
-    """The step that stack samples describe, given the usual one.
+    """The step that stack samples describe: the usual step or, if steps are uneven, the average step.
 
-    Samples are spread over all of the time. If a few long steps take a large part of it (a reinforcement learner that
-    plays between its updates), samples describe the average step. The same holds for its other phase alone: the line
-    that draws a figure in every hundredth step is not what the usual step does there.
+    Samples are spread over the whole time. If a few long steps take a large part of the time, samples describe the
+    average step. They also do so if only the phase `other` is uneven. For example, the usual step does not contain a
+    line that draws a figure in every hundredth step. `step_ms` and `phases` describe the usual step.
     """
     steps = counted_steps(session)
     chosen = [step for step in steps if not step.is_first_of_epoch] or steps
@@ -100,8 +100,11 @@ def _scaled(phases: Sequence[dict[str, float]], total_ms: float) -> dict[str, fl
 
 
 def _host_phases(steps: Sequence[Step], step_ms: float) -> dict[str, float] | None:
-    """The host's phases, scaled to the step: the host runs ahead for some steps and then waits, and no step is typical,
-    but over many both timelines are equally long."""
+    """The host's phases, scaled to the step's length.
+
+    The host runs ahead of the device for some steps and then waits, so no single step is typical. Over many steps, host
+    and device take equally long.
+    """
     known = [step.host_phases for step in steps if step.host_phases]
     return _scaled(known, step_ms) if known else None
 

@@ -1,6 +1,6 @@
-"""The steps that every figure of a check rests on: observed, with their own batches, and not disturbed.
+"""Selects the steps from which all figures of a check are computed: watched steps that were not disturbed.
 
-A step is disturbed if other programs used the cores during it.
+A step is disturbed if other programs used too many cores during the step.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from slipstream.diagnose.foreign_load import foreign_cores, is_disturbed
 from slipstream.diagnose.steps.selection import alike, blocks_of, num_workers, training_loader, watched_kinds
 from slipstream.records import Block, IndexEntry, Session, Step, Summary
 
-# Phases are averaged over the middle half of the steps. With eight, that leaves out the two shortest and the two
-# longest, so two disturbances that went unnoticed change nothing.
+# Phases are averaged over the middle half of the steps. Of eight steps, this half leaves out the two shortest and the
+# two longest, so two disturbed steps that were not noticed do not change the phases.
 FEWEST_STEPS: Final = 8
 
 
 def undisturbed(session: Session) -> list[Step]:
-    """The settled steps during which no other program used the cores. All of them if that was not measured.
+    """The settled steps that were not disturbed. All settled steps if the load of other programs was not measured.
 
-    With k workers every k-th step waits for all of them, so a group of k steps is left out whole.
+    With k workers every k-th step waits for all workers, so the whole group of k steps is left out.
     """
     settled = settled_steps(session)
     disturbed = {step.index for step in settled if is_disturbed(session, step)}
@@ -33,13 +33,15 @@ def undisturbed(session: Session) -> list[Step]:
 
 
 def counted_steps(session: Session) -> list[Step]:
-    """The undisturbed steps. If there are none, all settled steps: they show phases and causes, but no report calls
-    their median the step (`has_headline`)."""
+    """The undisturbed steps. If there are none, all settled steps.
+
+    Disturbed steps show phases and causes, but no report shows their median as the length of a step (`has_headline`).
+    """
     return undisturbed(session) or settled_steps(session)
 
 
 def consecutive_groups(steps: Sequence[Step], size: int) -> list[list[Step]]:
-    """Groups never span two blocks, because the time between blocks belongs to neither."""
+    """Groups of `size` consecutive steps. A group does not span two blocks. One shorter group if none is complete."""
     whole: list[list[Step]] = []
     for _, members in groupby(steps, key=lambda step: step.block):
         block = list(members)
@@ -48,14 +50,17 @@ def consecutive_groups(steps: Sequence[Step], size: int) -> list[list[Step]]:
 
 
 def foreign_cores_during(session: Session, steps: Sequence[Step]) -> float:
-    """The cores that other programs used during these steps, on average over their time; 0 if it was not measured."""
+    """The cores that other programs used during these steps, on average over their time; 0 if this was not measured."""
     seen = [(foreign_cores(session, step.start_ns, step.end_ns), step.step_ms) for step in steps]
     total_ms = sum(ms for cores, ms in seen if cores is not None)
     return sum(cores * ms for cores, ms in seen if cores is not None) / total_ms if total_ms else 0.0
 
 
 def settled_steps(session: Session) -> list[Step]:
-    """Observed steps, without those that used batches which workers had finished while data were free."""
+    """The watched steps, without the first steps of a block that follows a block with free data or a profiled step.
+
+    Such steps use batches that the workers have finished in advance.
+    """
     kept = {block.index for block in blocks_of(session, ("kept", "drain", "dissect"))}
     loader = training_loader(session)
     buffered = loader.num_workers * (loader.prefetch_factor or 2) if loader else 0

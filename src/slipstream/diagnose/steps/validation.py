@@ -1,5 +1,8 @@
-"""How long an evaluation takes and how many training steps pass between two of them. Both are measured if an evaluation
-was observed. Otherwise they are estimated from the only other loader, if the script has exactly one."""
+"""Computes how long an evaluation takes and how many training steps pass between two evaluations.
+
+Both numbers are measured if an evaluation was observed. Otherwise they are estimated from the loader that is not the
+training loader, if the script has exactly one such loader.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from slipstream.records import Evaluation, Loader, Session
 
 
 class ValidationCost(msgspec.Struct, frozen=True):
-    ms: float  # duration of one evaluation
-    every_steps: float  # training steps from one evaluation to the next
+    ms: float  # Duration of one evaluation
+    every_steps: float  # Training steps from one evaluation to the next
     is_measured: bool
     note: str
-    is_once: bool = False  # observed once: the frequency is an upper bound
+    is_once: bool = False  # Whether only one evaluation was observed. Evaluations may be rarer than `every_steps` then.
 
     def share(self, step_ms: float) -> float:
         training_ms = self.every_steps * step_ms
@@ -27,7 +30,7 @@ class ValidationCost(msgspec.Struct, frozen=True):
 
 
 def validation_cost(session: Session, step_ms: float, phases: dict[str, float]) -> ValidationCost | None:
-    # A sanity check before the first step (Lightning runs one) happens once and is not part of an epoch.
+    # An evaluation before the first step, such as Lightning's sanity check, happens once and is not part of an epoch.
     seen = [evaluation for evaluation in session.evaluations if evaluation.after_step >= 0]
     if not seen:
         return _extrapolated(session, step_ms, phases)
@@ -35,8 +38,11 @@ def validation_cost(session: Session, step_ms: float, phases: dict[str, float]) 
 
 
 def collects_experience(session: Session) -> bool:
-    """Whether what looks like an evaluation collects data for the training, as a reinforcement learner does: it acts on
-    a few states without a loader, and trains on batches that are at least twice as large."""
+    """Whether the evaluations are in fact rollouts of a reinforcement learner, which collect data for the training.
+
+    In rollouts there is no loader, and the model is called on a few states. The training uses batches that are at least
+    twice as large.
+    """
     if not session.evaluations or any(evaluation.loader >= 0 for evaluation in session.evaluations):
         return False
     learning: defaultdict[int, list[float]] = defaultdict(list)
@@ -64,7 +70,7 @@ def _measured(session: Session, seen: list[Evaluation]) -> ValidationCost | None
 
 
 def _interruptions(seen: list[Evaluation]) -> list[list[Evaluation]]:
-    """The evaluations, grouped by the training step after which they run (validation, then test)."""
+    """The evaluations, grouped by the training step that they follow. For example, a test may follow a validation."""
     stops: dict[int, list[Evaluation]] = {}
     for evaluation in seen:
         stops.setdefault(evaluation.after_step, []).append(evaluation)
@@ -78,15 +84,15 @@ def _period(session: Session, interruptions: list[list[Evaluation]]) -> float | 
     epoch = epoch_steps(session)
     if epoch is not None and after[0] + 1 >= 0.9 * epoch:
         return epoch
-    # One evaluation was observed, in the middle of an epoch, so its period is not known. No other evaluation was seen
-    # before or after it. The period is therefore at least the number of steps up to it, and at least the number of
-    # steps that were observed after it. The larger of these two bounds is returned.
+    # Only one evaluation was observed, in the middle of an epoch, so its period is not known. The period is at least
+    # the number of steps before this evaluation, and at least the number of observed steps after it. The larger number
+    # is returned.
     since = max((step.index for step in session.steps), default=0) - after[0]
     return float(max(after[0] + 1, since))
 
 
 def _full_ms(session: Session, evaluation: Evaluation) -> float:
-    """The full duration of an evaluation. The trial may have ended inside it; then the rest of its loader is added."""
+    """The full duration of an evaluation. If the trial ended during it, the time of its remaining batches is added."""
     ms = (evaluation.end_ns - evaluation.start_ns) / 1e6
     loader = next((one for one in session.loaders if one.ident == evaluation.loader), None)
     last_ns = max((step.end_ns for step in session.steps), default=0)
@@ -102,7 +108,7 @@ def _extrapolated(session: Session, step_ms: float, phases: dict[str, float]) ->
     if epoch is None or loader is None or len(others) != 1 or any(step.num_backwards == 0 for step in session.steps):
         return None
     if sum(step.num_batches for step in session.steps) > (loader.num_batches or 0) + 1:
-        return None  # a whole epoch passed without an evaluation and the next began, so there is not one per epoch
+        return None  # A whole epoch passed without an evaluation, and the next one began.
     other = others[0]
     batch_ms = _input_ms(session, other) + phases.get("forward", 0.0) * _size_ratio(other, loader)
     ms = (other.num_batches or 0) * batch_ms
@@ -112,7 +118,7 @@ def _extrapolated(session: Session, step_ms: float, phases: dict[str, float]) ->
 
 
 def _input_ms(session: Session, other: Loader) -> float:
-    """The time to get a batch of a loader that delivered none, estimated from the batches of other loaders."""
+    """The time to get a batch of this loader. If it delivered none, the batches of all loaders are used."""
     built = [(fetch.loader, fetch.wall_ns) for fetch in session.fetches]
     built = built or [(e.ident, e.end_ns - e.start_ns) for e in session.events if e.kind == "input" and not e.kept]
     walls = [wall_ns / 1e6 for loader, wall_ns in built if loader == other.ident] or [ns / 1e6 for _, ns in built]

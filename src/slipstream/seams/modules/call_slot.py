@@ -1,6 +1,6 @@
-"""The attribute of a module through which its calls can be intercepted. torch reads it on every call of that instance.
-The callable in the attribute belongs to this one object: copies and pickles of the module do not contain it, however
-they are made."""
+"""The attribute of a module through which its calls can be intercepted. torch reads this attribute at every call of the
+instance. The callable in the attribute belongs to this one instance. Copies and pickles of the module contain None in
+its place."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import torch
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-NAME = "_compiled_call_impl"  # Module.compile() stores the compiled call here
+NAME = "_compiled_call_impl"  # Module.compile() stores the compiled call in this attribute.
 
 
 class CallSlot(functools.partial[Any]):
-    """A callable that is replaced by None when it is copied. A module's own `__getstate__` may return all attributes,
-    and a copy that called through this object would compute with the weights of the original. This class is a `partial`
-    without arguments, because a `partial` calls its function without an additional Python frame."""
+    """A callable whose copy is None. A module's own `__getstate__` may return all attributes. If this callable were
+    copied too, the copied module would compute with the weights of the original. This class is a `partial` without
+    arguments, because a `partial` calls its function without an additional Python frame."""
 
     __wrapped__: Any
 
     def __new__(cls, function: Callable[..., Any], inner: Any = None) -> Self:
         self = super().__new__(cls, function)
-        self.__wrapped__ = inner  # the callable that this one wraps; None: the module itself
+        self.__wrapped__ = inner  # The callable that this one wraps; None if it wraps the module itself
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:

@@ -1,6 +1,6 @@
-"""The fast path through the four seams of a plain step. It adds one Python frame per seam. Everything that is not plain
-takes the slow path. This file must not be in the list of files that dynamo skips: inlined into a graph, these functions
-disappear, as passages do."""
+"""The fast path through the four seams of a plain step. It adds one Python frame per seam. Every other call takes the
+slow path. This file must not be in the list of files that dynamo skips. If dynamo inlines these functions into a graph,
+they disappear, because they then only call the original."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CallListener(Protocol):
 
 
 class ObservedCalls(Protocol):
-    """Calls that may have a listener. Then they do not take the fast path."""
+    """Holds the listener to the calls of modules. Calls that have a listener do not take the fast path."""
 
     call_listener: CallListener | None
 
@@ -50,7 +50,7 @@ def shorten_next(passage: Passage, patches: Patches, listener: Listener) -> Call
             start_ns = now_ns()
             is_due = start_ns >= shortcut.long_ns
             if is_due:
-                listener.count()  # no optimizer step may follow for a while, because the script evaluates
+                listener.count()  # If the script evaluates now, no optimizer step will count the steps for a while.
             else:
                 shortcut.phase = "input"
         except Exception as fault:
@@ -92,7 +92,7 @@ def shorten_call(
     now_ns = patches.register("module.call.clock", listener.now_ns)
 
     def passing(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():  # as in Passage: dynamo must not trace code of this package
+        if is_compiling():  # Dynamo must not trace code of this package.
             return slow_path(*args, **kwargs)
         module = reference()
         if (
@@ -163,8 +163,8 @@ def shorten_backward(passage: Passage, patches: Patches, listener: Listener, sea
 
 
 def shorten_step(patches: Patches, listener: Listener, slow_before: Hook, slow_after: Hook) -> tuple[Hook, Hook]:
-    """The fast path of an optimizer step, for the optimizer that was stepped last. Steps are counted here; short steps
-    are counted several at a time."""
+    """The fast path of an optimizer step, for the optimizer that was stepped last. This path also reports the steps.
+    Several short steps are reported together."""
     shortcut, emit, is_compiling = listener.shortcut, listener.emit, patches.is_compiling
     now_ns = patches.register("optimizer.step.clock", listener.now_ns)
     stepping, ident, start_ns = 0, -1, 0
@@ -173,7 +173,7 @@ def shorten_step(patches: Patches, listener: Listener, slow_before: Hook, slow_a
         nonlocal stepping, ident, start_ns
         if is_compiling():
             return
-        if stepping == id(optimizer):  # its last step raised, and torch calls no hook in that case
+        if stepping == id(optimizer):  # The last step of this optimizer raised. torch calls no hook in that case.
             stepping, shortcut.phase = 0, "other"
         last, its_ident = shortcut.optimizer
         if get_ident() != shortcut.thread or shortcut.phase != "other" or last != id(optimizer):
@@ -206,7 +206,7 @@ def shorten_step(patches: Patches, listener: Listener, slow_before: Hook, slow_a
 
 
 def codes() -> list[CodeType]:
-    """Returns the code objects of the functions above that are called from the script. Dynamo must skip their
+    """Returns the code objects of the functions in this file that the script or torch calls. Dynamo must skip their
     frames."""
     makers = (shorten_next, shorten_call, shorten_backward, shorten_step)
     return [part for maker in makers for part in maker.__code__.co_consts if isinstance(part, CodeType)]

@@ -1,6 +1,6 @@
-"""The module seam: calls of the outermost module. The seam searches for it during the first steps and then hooks that
-one instance, so that calls of other modules cost nothing extra. The hook wraps compiled callables
-and is never inside one."""
+"""The module seam: calls of outermost modules, which the script itself calls. The seam searches for these modules
+during the first steps and then hooks them. Calls of other modules cost nothing extra. A hook wraps a compiled callable
+from outside and is never inside one."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from slipstream.seams.patching import Patches
 from slipstream.seams.user_code import current_callee, current_site, current_sites
 
 _MAX_HOOKED = 64
-_BESIDE = (-1, None)  # a transform in a data thread: not the script's own call
-# Packages whose own `_apply` methods only convert what modules hold, or the states of metrics
+_BESIDE = (-1, None)  # The token for a call in a data thread, which is not the script's own call
+# Packages whose `_apply` methods convert only parameters, buffers and the states of metrics
 _CARRY_SCALARS = {"torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric"}
 
 
@@ -38,14 +38,14 @@ class ModuleSeam:
         self._original = torch.nn.Module.__call__
         self._is_searching = False
         self._counter = itertools.count()
-        # By identity, because a torchmetrics metric is a module whose hash changes with its state.
+        # These dictionaries compare modules by identity, because a torchmetrics metric is a module whose hash changes.
         self._idents: MutableMapping[torch.nn.Module, int] = WeakIdKeyDictionary()
         self._hooked: MutableMapping[torch.nn.Module, Any] = WeakIdKeyDictionary()
-        self._untrained: dict[int, Model] = {}  # first called in an evaluation: their site is not that of the training
+        self._untrained: dict[int, Model] = {}  # Models whose site is that of an evaluation, which called them first
         self._is_compiling = False
         # Outermost modules that were found since the last compile
         self._found: MutableMapping[torch.nn.Module, None] = WeakIdKeyDictionary()
-        self.is_pulse = True  # without optimizer steps, the script is stopped at module calls
+        self.is_pulse = True  # Whether the script may be stopped at calls of modules, because it has no optimizer steps
         self.call_listener: CallListener | None = None
         self.models: list[weakref.ref[torch.nn.Module]] = []
 
@@ -61,11 +61,11 @@ class ModuleSeam:
         self.search()
 
     def observe_calls(self, listener: CallListener | None) -> None:
-        """Passes every call of an outermost module to this listener from now on, and to no other. None: to nobody."""
+        """Passes every later call of an outermost module to this listener only. With None, no listener gets them."""
         self.call_listener = listener
 
     def search(self) -> None:
-        """Starts to observe every outermost call."""
+        """Starts the search, which observes every outermost call."""
         if not self._is_searching:
             self._is_searching = True
             self._set_call(self._finder.function)
@@ -96,13 +96,13 @@ class ModuleSeam:
     def _before_find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Token | None] | None:
         if is_beside():
             return _BESIDE
-        self._set_call(self._original)  # calls inside the outermost call are not observed
+        self._set_call(self._original)  # Calls inside the outermost call are not observed.
         module = args[0]
         if module in self._hooked or type(module).__module__.startswith("torch.fx"):
             return None
-        if self._listener.phase == "input" or self._listener.is_muted:  # transforms are modules too
+        if self._listener.phase == "input" or self._listener.is_muted:  # In the phase `input`, modules are transforms.
             return None
-        if torch._C._is_tracing():  # reading a tensor's size would be recorded in the script's traced graph
+        if torch._C._is_tracing():  # Reading a tensor's size would be recorded in the graph that the script traces.
             return None
         if is_being_built(sys._getframe(1)):
             return None
@@ -173,12 +173,12 @@ class ModuleSeam:
             listener.leave(token, "forward", ident, samples, 0, grad, True)
             if ident in self._untrained and grad:
                 self._meet_in_training(ident, args, kwargs)
-        else:  # evaluation calls are rare enough to look up the line every time
+        else:  # Calls in an evaluation are rare enough to look up their line every time.
             site, caller = current_sites()
             where = listener.place(site), listener.place(caller)
             listener.leave(token, "forward", ident, samples, grad=grad, site=where[0], caller=where[1])
 
-    # --- compile: hooks are removed while it inspects the module, and put around the compiled callable afterwards ----
+    # --- compile: hooks are removed while torch inspects the module, and put around the compiled callable afterwards
 
     def _before_compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         is_outer = not self._is_compiling
@@ -187,11 +187,11 @@ class ModuleSeam:
         self._set_call(self._original)
         for module in list(self._hooked):
             self._unhook(module)
-        self._found.clear()  # they may now be called from inside a compiled callable, so the search is repeated
+        self._found.clear()  # A compiled callable may call these modules from now on, so the search is repeated.
         return is_outer
 
     def _after_compile(self, is_outer: bool, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if not is_outer:  # Module.compile calls torch.compile
+        if not is_outer:  # Module.compile calls torch.compile, and only the outer call counts.
             return
         self._is_compiling = False
         shield_from_dynamo(self._finder.function.__code__)
@@ -219,31 +219,33 @@ class ModuleSeam:
         return ident
 
     def _meet_in_training(self, ident: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Updates the facts of a model that was first called in an evaluation, for example in a sanity check. The call
-        in training is the one that counts."""
+        """Replaces the facts of a model that was first called in an evaluation, such as a sanity check, by the facts of
+        its first call in training."""
         inputs = describe_tensors([list(args), dict(kwargs)])
         facts = {"site": current_site(), "name": current_callee(), "inputs": inputs}
         self._listener.meet(msgspec.structs.replace(self._untrained.pop(ident), **facts))
 
 
-# Files in this folder whose frames are on the stack during a script's step.
-_SEAMS = ("batches", "loader", "module", "training", "saving", "transfer", "user_code", "listener")
+# Seams and clocks whose frames are on the stack during a step of the script.
+_SEAMS = ("batches", "loader", "training", "saving", "transfer", "user_code", "listener", "device_clock", "host_clock")
+_FILES = [Path(__file__), *(Path(__file__).parents[1] / f"{seam}.py" for seam in _SEAMS)]
 
 
 def shield_from_dynamo(passing: CodeType) -> None:
     """Makes dynamo skip the frames of this package, if dynamo is loaded. Dynamo still traces the functions that these
-    frames call. A passage is skipped only as a frame: inlined into a graph it disappears, because there it calls
-    nothing but the original."""
+    frames call. The code of passages is skipped by `skip_code` and not by its file. If dynamo inlines a passage into a
+    graph, the passage disappears, because it then only calls the original."""
     rules, eval_frame = sys.modules.get("torch._dynamo.trace_rules"), sys.modules.get("torch._dynamo.eval_frame")
     try:
         for package in ("launch", "observe", "records", "trial", "wire"):
             rules.add(f"slipstream.{package}")  # type: ignore[union-attr]
-        for seam in (*_SEAMS, "device_clock", "host_clock"):
-            rules.SKIP_DIRS.append(str(Path(__file__).with_name(f"{seam}.py")))  # type: ignore[union-attr]
+        for file in _FILES:
+            rules.SKIP_DIRS.append(str(file))  # type: ignore[union-attr]
         rules._recompile_re()  # type: ignore[union-attr]
         for code in (passing, *codes()):
             eval_frame.skip_code(code)  # type: ignore[union-attr]
-    except (AttributeError, TypeError):  # another version of torch: at worst there is an additional graph break
+    # In another version of torch, the only effect may be an additional graph break.
+    except (AttributeError, TypeError):
         return
 
 
@@ -272,8 +274,8 @@ def read_model(module: torch.nn.Module, ident: int, args: tuple[Any, ...], kwarg
 
 
 def _moves_alone(module: torch.nn.Module) -> bool:
-    """Whether `to()` converts only parameters and buffers of at most four dimensions. Some modules convert other
-    tensors, such as grids, in an `_apply` of their own. A tensor of five dimensions refuses channels_last."""
+    """Whether the whole model can be converted to channels_last by `to()`. It cannot if a module has an `_apply` of its
+    own that may convert other tensors, or if a parameter or buffer has more than four dimensions."""
     carriers = {type(part)._apply.__module__.partition(".")[0] for part in module.modules()}
     owned = itertools.chain(module.parameters(), module.buffers())
     uninitialised = (torch.nn.parameter.UninitializedParameter, torch.nn.parameter.UninitializedBuffer)

@@ -1,5 +1,5 @@
-"""Copies the script's model together with the tensors that it keeps from its last call. `copy.deepcopy` alone refuses
-tensors that have a graph, such as a loss that a model stores. Values are copied, graphs are not."""
+"""Copies the script's model together with the tensors that the model keeps from its last call. `copy.deepcopy` alone
+raises an error for a tensor that has a graph, such as a stored loss. Here values are copied and graphs are not."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Finds the modules that the script itself calls, during a limited search, and then uninstalls itself. The search
-replaces one class attribute and restores it during every outermost call, so that inner calls, compiled or not, are
-unaffected."""
+"""Finds the outermost modules, which the script itself calls. The finder is active only during a limited search. The
+search replaces one class attribute and restores it during every outermost call, so inner calls are unaffected, whether
+they are compiled or not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Found = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
 
 
 class OutermostFinder:
-    """Calls `on_found` before every outermost call, until settle()."""
+    """Calls `on_found` before every outermost call, until `settle` is called."""
 
     def __init__(self, on_found: Found) -> None:
         self._on_found = on_found
@@ -43,7 +43,7 @@ class OutermostFinder:
             torch.nn.Module.__call__ = function  # type: ignore[method-assign]
 
     def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        if is_beside():  # a transform in a data thread, not a call of the script
+        if is_beside():  # A call in a data thread is not a call of the script.
             return False
         self._put(self._original)
         self._on_found(args[0], args[1:], kwargs)
@@ -58,8 +58,8 @@ class OutermostFinder:
 
 
 def is_being_built(frame: FrameType | None) -> bool:
-    """Whether a model's `__init__` is on the stack. It may call its own parts to learn their sizes, and these are not
-    the modules that the script will call."""
+    """Whether a model's `__init__` is on the stack. It may call parts of the model to learn their sizes, but the script
+    does not call these parts later."""
     while frame is not None:
         if frame.f_code.co_name == "__init__" and isinstance(frame.f_locals.get("self"), torch.nn.Module):
             return True

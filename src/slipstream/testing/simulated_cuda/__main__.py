@@ -14,10 +14,10 @@ from slipstream.testing.simulated_cuda.settings import Settings, environment
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--skip-without-compiler", is_flag=True, help="Without a C++ compiler, say so and exit with status 0.")
+@click.option("--skip-without-compiler", is_flag=True, help="Exit with status 0 if there is no C++ compiler.")
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED)
 def main(arguments: tuple[str, ...], skip_without_compiler: bool, **settings: Any) -> None:
-    """Run Python with ARGUMENTS, in which torch has simulated CUDA devices."""
+    """Run Python with ARGUMENTS. In this Python torch has simulated CUDA devices."""
     try:
         library = build()
     except BuildError as fault:

@@ -1,4 +1,4 @@
-"""The functions and classes of `torch._C` for devices, streams and events, in terms of the simulated device."""
+"""Implements the functions and classes of `torch._C` for devices, streams and events on the simulated device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from slipstream.testing.simulated_cuda.settings import PREFIX, Settings
 
-_CLOCK_HZ = 1_000_000_000  # torch.cuda._sleep counts cycles; here one takes a nanosecond
+_CLOCK_HZ = 1_000_000_000  # torch.cuda._sleep counts cycles. A cycle of the simulated device takes a nanosecond.
 _PRIORITIES = (0, -5)
 
 
@@ -39,28 +39,28 @@ class Library:
         return getattr(self._native, f"simulated_cuda_{name}")(*arguments)
 
     def check(self, name: str, *arguments: Any) -> None:
-        """Calls a function that returns whether it succeeded."""
+        """Calls a function that returns whether it succeeded. Raises RuntimeError if it did not."""
         if not self.call(name, *arguments):
             raise RuntimeError(self.call("last_error").decode())
 
-    # What tests ask the device, beyond what torch.cuda tells.
+    # Functions for tests, which torch.cuda does not have
 
     def num_launches(self) -> int:
         return int(self.call("num_launches"))
 
     def num_waits(self) -> int:
-        """How often the host has waited for a stream or a device."""
+        """The number of times that the host has waited for a stream or a device."""
         return int(self.call("num_waits"))
 
     def num_pending(self, device: int = 0) -> int:
         return int(self.call("num_pending", device))
 
     def begin_capture(self) -> None:
-        """Begins a stand-in for a graph capture, during which CUDA forbids calls that wait or ask for progress."""
+        """Begins a simulated graph capture, which becomes invalid if a call waits or queries an event."""
         self.call("begin_capture")
 
     def end_capture(self) -> bool:
-        """Returns whether the capture was left alone."""
+        """Ends the simulated graph capture. Returns whether the capture is still valid."""
         return bool(self.call("end_capture"))
 
 
@@ -142,7 +142,8 @@ def _default_generators(torch: Any, library: Library) -> tuple[Any, ...]:
 
 
 def stream_base(torch: Any) -> type:
-    class CudaStreamBase(torch.Stream):  # type: ignore[misc]  # torch is not imported when this file is
+    # torch is an argument, because this file does not import it.
+    class CudaStreamBase(torch.Stream):  # type: ignore[misc]
         def __new__(cls, priority: int = 0, **kwargs: Any) -> Any:
             if kwargs:
                 return super().__new__(cls, **kwargs)
@@ -198,9 +199,9 @@ class _Error(enum.IntEnum):
 
 
 class Runtime:
-    """Stands for the module of the CUDA runtime, `torch.cuda.cudart()`."""
+    """Replaces the module of the CUDA runtime, `torch.cuda.cudart()`."""
 
-    cudaError = _Error  # noqa: N815  # the names are CUDA's
+    cudaError = _Error  # noqa: N815  # CUDA's own name
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch

@@ -1,5 +1,5 @@
 """Builds the simulated device with the user's compiler and keeps it in the user's cache. The first build takes less
-than a minute. The library belongs to one version of torch, one compiler and one version of our source."""
+than a minute. The library is built again for another version of torch, another compiler or other sources."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from slipstream.store.safe_files import is_private
 
 _SOURCES = Path(__file__).parent / "native"
 _LIBRARY = "libsimulated_cuda.so"
-_LONGEST_S = 600.0  # on a machine that does much else; alone it takes less than a minute
-# Without optimisation the build takes a third of the time. The kernels are torch's own, which are optimised.
+_LONGEST_S = 600.0  # Longest time of a build. It takes less than a minute if no other program uses the cores.
+# Without optimisation the build takes a third of the time. The kernels are torch's own and are optimised.
 _FLAGS = ("-std=c++20", "-O0", "-g0", "-fPIC", "-shared", "-D_GLIBCXX_USE_CXX11_ABI=1", "-DFMT_HEADER_ONLY")
 _ENTRY_POINT = "[torch.backends]\nsimulated_cuda = slipstream.testing.simulated_cuda.install:install_from_environment\n"
 _METADATA = "Metadata-Version: 2.1\nName: slipstream-simulated-cuda\nVersion: 1\n"
@@ -54,7 +54,7 @@ def build() -> Path:
         raise BuildError(f"others may write into {root}")
     folder = root / _key(compiler, torch_folder)
     with open(root / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of two processes one builds and the other one waits
+        fcntl.flock(lock, fcntl.LOCK_EX)  # If two processes need the library, one builds it and the other one waits.
         if not (folder / _LIBRARY).exists():
             _build_into(folder, compiler, torch_folder)
     return folder / _LIBRARY

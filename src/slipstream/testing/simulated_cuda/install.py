@@ -1,5 +1,5 @@
-"""Puts the simulated device into torch. It supplies the functions of `torch._C` that a CPU build lacks, so that torch's
-own Python code for CUDA runs as it does on a GPU.
+"""Installs the simulated device in torch. The device supplies the functions of `torch._C` that a CPU build lacks.
+torch's own Python code for CUDA then runs as it does on a GPU.
 
 torch calls `install_from_environment` at the end of its import (entry point `torch.backends`).
 """
@@ -25,7 +25,7 @@ def install_from_environment() -> None:
 
 
 def install(path: Path) -> bindings.Library:
-    """Makes the device available in this process, before anything uses torch.cuda."""
+    """Makes the device available in this process. Call this function before any other use of torch.cuda."""
     global _installed
     if _installed is None:
         import torch
@@ -40,7 +40,7 @@ def install(path: Path) -> bindings.Library:
 
 
 def library() -> bindings.Library:
-    """The device of this process."""
+    """The library of the simulated device that is installed in this process."""
     assert _installed is not None, "the simulated device is not installed in this process"
     return _installed
 
@@ -53,7 +53,7 @@ def _install_functions(torch: Any, library: bindings.Library) -> None:
     functions = bindings.functions(torch, library) | memory.functions(torch, library)
     for name, function in functions.items():
         setattr(torch._C, name, function)
-    # torch.cuda has copied these when it was imported.
+    # torch.cuda copied these functions when it was imported.
     torch.cuda._is_in_bad_fork = functions["_cuda_isInBadFork"]
     torch.cuda._exchange_device = functions["_cuda_exchangeDevice"]
     torch.cuda._maybe_exchange_device = functions["_cuda_maybeExchangeDevice"]
@@ -83,7 +83,7 @@ def _install_facts(torch: Any) -> None:
 
 
 def _let_storages_be_made(torch: Any) -> None:
-    """torch.UntypedStorage(n, device="cuda"), which deepcopy and torch.load use, is compiled away in a CPU build."""
+    """Makes `torch.UntypedStorage(n, device="cuda")` work, which deepcopy and torch.load use. A CPU build lacks it."""
     make = torch._C.StorageBase.__new__
 
     def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:

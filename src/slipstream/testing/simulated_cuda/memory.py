@@ -118,5 +118,5 @@ def _segment(address: int, rows: list[Any]) -> dict[str, Any]:
 def _rows(library: Library, function: str, row_type: Any) -> list[Any]:
     num_rows = int(library.call(function, None, 0))
     rows = (row_type * num_rows)()
-    # More may have been added since; they are left out.
+    # Rows that were added after they had been counted are left out.
     return list(rows)[: int(library.call(function, ctypes.byref(rows), num_rows))]

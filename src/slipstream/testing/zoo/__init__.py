@@ -1,6 +1,7 @@
-"""Tiny training scripts with a known answer: one planted bottleneck each, none (healthy), or an unusual structure.
+"""The index of the zoo: tiny training scripts for which the answer of a check is known.
 
-The index below reads the scripts as text and never runs them. The planted line has the mark `# <- planted`.
+A script has one planted bottleneck, or none (healthy), or an unusual structure (odd). The index reads the scripts as
+text and never runs them. A planted line has the mark `# <- planted`.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ MARK = "# <- planted"
 
 @dataclass(frozen=True)
 class Case:
-    name: str  # of the script, without .py
+    name: str  # Name of the script, without .py
     kind: Literal["planted", "healthy", "odd"]
-    cause: str = ""  # a finding's cause id; "" if nothing is planted
+    cause: str = ""  # Id of the planted cause; "" if nothing is planted
     framework: str = ""
-    needs: tuple[str, ...] = ()  # packages in addition to torch and numpy
+    needs: tuple[str, ...] = ()  # Packages that the script needs in addition to torch and numpy
     exit_code: int = 0
-    # The rehearsal that the cause depends on, so that the machine decides whether there is anything to find.
+    # The rehearsal that the finding depends on; "" if it depends on none. If the rehearsal gains nothing on this
+    # machine, nothing is found.
     remedy: str = ""
-    min_cores: int = 1  # with fewer usable cores, the planted line is not the one to change
+    min_cores: int = 1  # With fewer usable cores, another line than the planted one may be found.
 
     @property
     def file(self) -> Path:

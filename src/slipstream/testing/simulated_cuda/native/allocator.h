@@ -1,6 +1,6 @@
-// The caching allocator. Memory is ordered by streams, as on CUDA: a block that is given back can be handed out again
-// on the same stream at once, although kernels that use it are still queued. Blocks are cut from segments of the sizes
-// that torch uses, so that reserved and fragmented bytes mean what they mean on a GPU.
+// The caching allocator. Memory is ordered by streams, as on CUDA: a freed block can be allocated again on the same
+// stream at once, although kernels that use the block are still queued. Blocks are cut from segments of the sizes that
+// torch uses, so the numbers of reserved and fragmented bytes are comparable with those of a GPU.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -10,12 +10,12 @@
 
 namespace simulated {
 
-constexpr size_t kGranule = 512;             // blocks are multiples of it
-constexpr size_t kSmallLimit = 1 << 20;      // larger blocks come from the large pool
+constexpr size_t kGranule = 512;             // The size of a block is a multiple of this.
+constexpr size_t kSmallLimit = 1 << 20;      // Larger blocks come from the large pool.
 constexpr size_t kSmallSegment = 2 << 20;
 constexpr size_t kLargeSegment = 20 << 20;
-constexpr size_t kMinimalLarge = 10 << 20;   // from this size on a block has a segment of its own
-constexpr size_t kPoisonBytes = 256 << 10;   // more would take time from the kernels, and shows no more
+constexpr size_t kMinimalLarge = 10 << 20;   // A block of at least this size has a segment of its own.
+constexpr size_t kPoisonBytes = 256 << 10;   // Overwriting more bytes would take time and detect no more errors.
 
 struct Block {
   char* address;
@@ -23,8 +23,8 @@ struct Block {
   int device;
   Stream* stream;
   bool is_small, is_used = false;
-  Block *previous = nullptr, *next = nullptr;  // neighbours in the segment
-  std::set<Stream*> users{};                   // other streams, by record_stream
+  Block *previous = nullptr, *next = nullptr;  // Neighbours in the segment
+  std::set<Stream*> users{};                   // Other streams that use the block, from record_stream
   bool is_whole() const { return !previous && !next; }
 };
 
@@ -36,11 +36,11 @@ struct BySize {
 
 // One entry of the history that torch.cuda.memory._record_memory_history() switches on.
 struct HistoryEntry {
-  int32_t action, device;  // actions as in c10::CachingDeviceAllocator::TraceEntry
+  int32_t action, device;  // Actions as in c10::CachingDeviceAllocator::TraceEntry
   int64_t address, size, stream, time_us;
 };
 
-inline std::string format_bytes(int64_t bytes) {  // as in torch's messages
+inline std::string format_bytes(int64_t bytes) {  // In the format of torch's messages
   char text[32];
   auto value = static_cast<double>(bytes);
   if (bytes >= 1 << 30) std::snprintf(text, sizeof text, "%.2f GiB", value / (1 << 30));
@@ -131,7 +131,7 @@ class Allocator final : public c10::DeviceAllocator {
     return {history_.begin(), history_.end()};
   }
   template <typename F>
-  void for_blocks(const F& f) {  // f(segment, block), in the order of addresses
+  void for_blocks(const F& f) {  // Calls f(segment, block) in the order of addresses.
     std::lock_guard<std::mutex> lock(mutex_);
     for (Block* first : segments_)
       for (Block* block = first; block; block = block->next) f(first, block);
@@ -144,7 +144,7 @@ class Allocator final : public c10::DeviceAllocator {
   static void give_back_context(void* context) { instance().give_back(static_cast<Block*>(context)); }
 
   void give_back(Block* block) {
-    if (is_forked) return;  // the memory belongs to the parent process
+    if (is_forked) return;  // The memory belongs to the parent process.
     std::unique_lock<std::mutex> lock(mutex_);
     auto& stats = stats_[block->device];
     for_pools(stats.allocation, block, [](auto& stat) { stat.decrease(1); });
@@ -167,7 +167,7 @@ class Allocator final : public c10::DeviceAllocator {
     c10::reportMemoryUsageToProfiler(address, -size, allocated, reserved, device_at(device));
   }
 
-  // A free block for the stream, cut to size. Memory that is cached is given back before "out of memory" is raised.
+  // Returns a free block for the stream, cut to size. Cached memory is freed before "out of memory" is raised.
   Block* find(int device, Stream* stream, size_t size, std::unique_lock<std::mutex>& lock) {
     bool is_small = size <= kSmallLimit;
     Block* block = take_from_pool(device, stream, size, is_small);
@@ -222,10 +222,10 @@ class Allocator final : public c10::DeviceAllocator {
     note(Action::SEGMENT_ALLOC, block);
     return block;
   }
-  void release_segments(int device) {  // the caller has synchronised the device
+  void release_segments(int device) {  // The caller has synchronised the device.
     for (auto& [key, pool] : pools_) {
       if (std::get<0>(key) != device) continue;
-      std::get<1>(key)->wait_for(std::get<1>(key)->last_ticket());  // for the poison of blocks just reclaimed
+      std::get<1>(key)->wait_for(std::get<1>(key)->last_ticket());  // Freed blocks must be overwritten.
       for (auto at = pool.begin(); at != pool.end();) {
         Block* block = *at;
         if (!block->is_whole()) {
@@ -277,7 +277,7 @@ class Allocator final : public c10::DeviceAllocator {
     if (block->next) block->next->previous = block;
     delete next;
   }
-  // Blocks that other streams have used are free once these streams have passed the point where they were given back.
+  // A block that other streams have used is free after these streams have passed the point at which it was freed.
   void reclaim() {
     for (size_t at = 0; at < in_use_elsewhere_.size();) {
       auto& until = in_use_elsewhere_[at].second;
@@ -340,7 +340,7 @@ class Allocator final : public c10::DeviceAllocator {
 
   std::mutex mutex_;
   std::map<std::tuple<int, Stream*, bool>, Pool> pools_;
-  std::set<Block*> segments_;  // by their first blocks, which never change
+  std::set<Block*> segments_;  // The first block of each segment, which never changes
   std::vector<std::pair<Block*, std::vector<std::pair<Stream*, uint64_t>>>> in_use_elsewhere_;
   std::map<int, c10::CachingDeviceAllocator::DeviceStats> stats_;
   std::map<int, double> fractions_;

@@ -1,5 +1,5 @@
 // A simulated CUDA on a CPU build of torch: work is queued on streams and executed later by one thread per stream.
-// One translation unit, because torch's headers take most of the time to compile.
+// There is one translation unit, because torch's headers take most of the compile time.
 #include "tensors.h"
 
 extern "C" {
@@ -28,7 +28,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("native_dropout", native_dropout);
   m.impl("_fused_sdp_choice", choose_attention);
   m.impl("record_stream", record_stream);
-  // torch composes these of kernels for each device; the CPU's own are used as they are
+  // torch composes these operators of kernels for each device. The CPU's own operators are used unchanged.
   for (auto* name : {"convolution", "convolution_backward", "_native_batch_norm_legit", "native_batch_norm"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_operator>());
 }
@@ -36,12 +36,12 @@ TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFun
 
 }  // namespace simulated
 
-// --- for Python, which calls them with ctypes ------------------------------------------------------------------------
+// --- functions that Python calls with ctypes -------------------------------------------------------------------------
 
 using namespace simulated;
 
 namespace {
-// ctypes cannot see C++ exceptions: functions that may fail return false, and the text is read afterwards.
+// ctypes cannot see C++ exceptions. Functions that may fail return false, and Python then reads the error's text.
 thread_local std::string last_error;
 template <typename F>
 bool succeeds(const F& f) {
@@ -69,7 +69,8 @@ double simulated_cuda_fraction(int device) { return Allocator::instance().fracti
 bool simulated_cuda_sleep(int64_t ns) {
   return succeeds([ns] { launch("spin_kernel", [] {}, ns); });
 }
-// torch compares only events of its own class, not of the subclass torch.cuda.Event. NaN: one has not passed.
+// torch compares only events of its own class, not of the subclass torch.cuda.Event. Returns NaN if an event has not
+// passed.
 double simulated_cuda_elapsed_ms(void* first, void* second) {
   for (auto* event : {first, second})
     if (!static_cast<Event*>(event)->recording->is_passed()) return std::nan("");
@@ -86,7 +87,7 @@ int64_t simulated_cuda_num_pending(int device) {
 void simulated_cuda_record_history(int64_t max_entries, bool clears) {
   Allocator::instance().record_history(static_cast<size_t>(max_entries), clears);
 }
-// With a null pointer these return how many entries there are.
+// With a null pointer these functions return the number of entries.
 int64_t simulated_cuda_history(HistoryEntry* entries, int64_t max_entries) {
   auto found = Allocator::instance().history();
   for (int64_t at = 0; entries && at < std::min<int64_t>(max_entries, static_cast<int64_t>(found.size())); ++at)
@@ -109,7 +110,7 @@ int64_t simulated_cuda_blocks(BlockRow* rows, int64_t max_rows) {
   return n;
 }
 
-// A stand-in for graph capture: it has the state that forbids calls, and records nothing.
+// A simulated graph capture. It has the state in which calls are forbidden, and records nothing.
 void simulated_cuda_begin_capture() { capture = Capture::kActive; }
 bool simulated_cuda_end_capture() { return capture.exchange(Capture::kNone) == Capture::kActive; }
 bool simulated_cuda_is_capturing() { return capture != Capture::kNone; }

@@ -1,4 +1,5 @@
-// What torch asks of a device: the guard (current device and stream, events) and the hooks (generators, pinned memory).
+// The functions that torch needs of a device: the guard (current device and stream, events) and the hooks (generators,
+// pinned memory).
 #pragma once
 
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -80,7 +81,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   double elapsedTime(void* first, void* second, c10::DeviceIndex) const override {
     auto *from = static_cast<Event*>(first), *to = static_cast<Event*>(second);
     TORCH_CHECK(from->device == to->device, "CUDA error: invalid resource handle");
-    // CUDA returns a float, which loses microseconds after some seconds
+    // CUDA returns a float, which loses microseconds after some seconds.
     return static_cast<float>(static_cast<double>(to->recording->at_ns() - from->recording->at_ns()) / 1e6);
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
@@ -89,7 +90,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   static Stream* stream_of(const c10::Stream& s) { return find_stream(s.device_index(), s.id()); }
 };
 
-// Python asks for a new generator and gets the default one, because torch has no other way to wrap it.
+// If Python asks for a new generator, it gets the default one, because torch has no other way to wrap the default one.
 inline std::atomic<bool> hands_out_default_generator{false};
 
 struct Hooks final : at::CUDAHooksInterface {
@@ -124,8 +125,8 @@ struct Hooks final : at::CUDAHooksInterface {
 
 C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 
-// torch has looked for its hooks when this library is loaded, and keeps the object that it found: an instance of the
-// interface itself, without members. A new object takes its place in memory.
+// When this library is loaded, torch has already looked for its hooks. It keeps the object that it found, which is an
+// instance of the interface itself, without members. A new object replaces this object in its memory.
 inline const bool hooks_are_set = [] {
   static_assert(sizeof(Hooks) == sizeof(at::CUDAHooksInterface), "the hooks have members: the object cannot be replaced");
   auto& found = const_cast<at::CUDAHooksInterface&>(at::detail::getCUDAHooks());

@@ -4,7 +4,7 @@
 #include "streams.h"
 
 extern "C" {
-// Set by profiler.cpp while torch's profiler records kernels
+// profiler.cpp sets these pointers while torch's profiler records kernels.
 extern uint64_t (*simulated_cuda_correlation)();
 extern void (*simulated_cuda_kernel)(
     const char* name, int64_t start_ns, int64_t end_ns, uint64_t correlation, int device, int64_t stream);
@@ -18,7 +18,7 @@ inline std::atomic<int64_t> num_launches{0};
 
 inline bool is_on_device(const Tensor& tensor) { return tensor.defined() && tensor.device().type() == kType; }
 
-// The same memory as a CPU tensor. It keeps nothing alive, because a kernel does not either.
+// Returns a CPU tensor with the same memory. It does not keep the memory alive, because a kernel does not do so either.
 inline Tensor host_view(const Tensor& tensor) {
   auto options = at::TensorOptions().dtype(tensor.dtype()).device(at::kCPU);
   if (!tensor.numel()) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
@@ -30,7 +30,7 @@ inline Tensor host_view(const Tensor& tensor) {
   return host;
 }
 
-// `minimal_ns` is what the work takes at least on the device, beyond what the CPU needs for it.
+// `minimal_ns` is the least time of the work on the device, in addition to the time that the CPU needs for it.
 inline void launch(const char* name, Task task, int64_t minimal_ns) {
   ++num_launches;
   auto* stream = current_stream();

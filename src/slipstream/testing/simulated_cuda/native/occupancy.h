@@ -1,5 +1,5 @@
-// How much of each device's memory every process holds. The table is in shared memory, because processes that use one
-// GPU fill it together. An entry of a process that has died is removed by the next one that looks.
+// The memory of each device that every process holds. The table is in shared memory, because all processes that use a
+// GPU share its memory. If a process has died, the next process that reads the table removes its entry.
 #pragma once
 
 #include <fcntl.h>
@@ -65,7 +65,7 @@ class Occupancy {
   }
   static void leave(std::vector<Tenant*>& seats) {
     for (auto* seat : seats)
-      if (seat->pid == getpid()) seat->pid = 0;  // a forked child has none of its own
+      if (seat->pid == getpid()) seat->pid = 0;  // A forked child has no entry of its own.
   }
   static bool remove_if_dead(Tenant& tenant, int32_t pid) {
     if (pid == getpid() || kill(pid, 0) == 0 || errno != ESRCH) return false;

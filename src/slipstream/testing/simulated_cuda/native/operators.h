@@ -17,7 +17,7 @@ namespace simulated {
 using c10::IValue;
 using Values = torch::jit::Stack;
 
-// What the schema says of an operator; computed once.
+// The properties of an operator according to its schema. They are computed once.
 struct Plan {
   explicit Plan(const c10::FunctionSchema& schema) : name(schema.name()) {
     for (auto& argument : schema.arguments()) {
@@ -42,7 +42,7 @@ struct Plan {
   }
   const std::string name;
   std::vector<bool> is_generator, may_be_indices, is_written, is_out;
-  std::vector<int> returned_argument;  // by result; -1 for a new tensor
+  std::vector<int> returned_argument;  // The argument that each result is; -1 for a new tensor
   bool returns_new = false, returns_numbers = false;
 };
 
@@ -74,7 +74,7 @@ IValue map_tensors(const IValue& value, const F& f) {
 }
 
 inline Tensor meta_like(const Tensor& tensor) {
-  if (tensor.dim() == 0 && tensor.is_cpu()) return tensor;  // a number, whose value may decide the shape
+  if (tensor.dim() == 0 && tensor.is_cpu()) return tensor;  // A number, whose value may decide the shape
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
 }
 
@@ -125,7 +125,7 @@ class Call {
         host_.push_back(map_tensors(argument, [&](const Tensor& tensor) -> Tensor {
           if (is_on_device(tensor)) return host_view(tensor);
           if (tensor.dim() != 0 && !plan_.may_be_indices[at]) raise_two_devices(tensor.device(), device_at(device_));
-          return tensor.clone();  // the kernel gets the value of now
+          return tensor.clone();  // The kernel gets the value that the number has now.
         }));
       }
     }
@@ -139,9 +139,9 @@ class Call {
     return static_cast<Generator*>(generator.unsafeGetGeneratorImpl())->next_launch();
   }
 
-  // The shapes of the results, from a call with meta tensors. False if they depend on values.
+  // Finds the shapes of the results by a call with meta tensors. Returns false if the shapes depend on values.
   bool infer_results() {
-    bool has_empty_out = false;  // `out` arguments without elements are given the size of the result
+    bool has_empty_out = false;  // `out` arguments without elements get the size of the result.
     for (size_t at = 0; at < arguments_.size(); ++at)
       has_empty_out |= plan_.is_out[at] && arguments_[at].isTensor() && arguments_[at].toTensor().numel() == 0;
     if (!plan_.returns_new && !has_empty_out) return true;
@@ -173,7 +173,7 @@ class Call {
 
   std::vector<IValue> enqueue() {
     std::vector<IValue> results;
-    std::vector<std::vector<Tensor>> outputs;  // the memory of new tensors, by result
+    std::vector<std::vector<Tensor>> outputs;  // The memory of new tensors, for each result
     for (size_t at = 0; at < plan_.returned_argument.size(); ++at) {
       outputs.emplace_back();
       if (plan_.returned_argument[at] >= 0) {
@@ -198,7 +198,7 @@ class Call {
         if (outputs[at].empty()) continue;
         map_tensors(values[at], [&](const Tensor& tensor) {
           auto& output = outputs[at].at(place++);
-          if (!tensor.numel()) return tensor;  // statistics that only CUDA keeps while a batch norm evaluates
+          if (!tensor.numel()) return tensor;  // Only CUDA returns these statistics if a batch norm evaluates.
           TORCH_CHECK(tensor.sizes() == output.sizes(), op.schema().name(), " has the shape ", tensor.sizes(),
                       " on the CPU and ", output.sizes(), " on meta tensors");
           const_cast<Tensor&>(output).copy_(tensor);

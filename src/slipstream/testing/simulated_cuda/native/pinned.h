@@ -1,5 +1,5 @@
-// Pinned host memory. Copies to and from it do not wait, so its blocks are kept until the streams that use them have
-// passed the copies.
+// Pinned host memory. The host does not wait for copies to and from pinned memory, so blocks are kept until the streams
+// that use them have passed the copies.
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>

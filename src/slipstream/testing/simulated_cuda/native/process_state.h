@@ -1,5 +1,5 @@
-// The state of the device in this process: not initialised, ready, failed, or unusable after a fork. And the state of
-// a graph capture, during which CUDA forbids every call that waits for the device or asks how far it is.
+// The state of the device in this process: not initialised, ready, failed, or unusable after a fork. Also the state of
+// a graph capture, during which CUDA forbids every call that waits for the device or queries its progress.
 #pragma once
 
 #include <pthread.h>
@@ -11,7 +11,7 @@ namespace simulated {
 inline std::atomic<bool> is_initialised{false};
 inline std::atomic<bool> is_forked{false};
 
-// An error in a kernel is reported at the next call that waits for the device, and at every later one, as CUDA does.
+// As on CUDA, an error in a kernel is reported by the next call that waits for the device, and by every later one.
 inline std::mutex failure_mutex;
 inline std::string failure;
 
@@ -42,7 +42,7 @@ inline void initialise() {
 enum class Capture { kNone, kActive, kInvalidated };
 inline std::atomic<Capture> capture{Capture::kNone};
 
-// Called by everything that a capture in the mode "global" does not permit. The capture is lost, whoever calls.
+// Every function that a capture in the mode "global" forbids calls this one. It makes the capture invalid.
 inline void forbid_during_capture() {
   if (capture == Capture::kNone) return;
   capture = Capture::kInvalidated;

@@ -1,5 +1,5 @@
-// Reports every kernel and copy to torch's profiler (kineto): its name, when the device ran it, and the operator that
-// launched it.
+// Reports every kernel and copy to torch's profiler (kineto): its name, the time at which the device ran it, and the
+// operator that launched it.
 #include <libkineto.h>
 
 #include <mutex>
@@ -46,7 +46,7 @@ class Session final : public IActivityProfilerSession {
     simulated_cuda_kernel = &add_kernel;
     status_ = TraceStatus::RECORDING;
   }
-  void stop() override {  // kernels that were launched before are still reported
+  void stop() override {  // Kernels that were launched before are still reported.
     simulated_cuda_correlation = nullptr;
     status_ = TraceStatus::PROCESSING;
   }
@@ -69,7 +69,7 @@ class Session final : public IActivityProfilerSession {
     buffer_ = std::make_unique<CpuTraceBuffer>();
     buffer_->span = TraceSpan(0, 0, "simulated CUDA");
     auto shift_ns = from_steady_to_trace_ns();
-    int64_t id = 1'000'000'000;  // apart from the ids of the host's events
+    int64_t id = 1'000'000'000;  // The ids differ from those of the host's events.
     for (auto& kernel : kernels) {
       std::string name = kernel.name;
       auto type = name.rfind("Memcpy", 0) == 0 ? ActivityType::GPU_MEMCPY : ActivityType::CONCURRENT_KERNEL;

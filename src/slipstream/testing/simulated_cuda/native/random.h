@@ -1,5 +1,5 @@
-// Random numbers as CUDA has them: a seed, and an offset that each launch advances on the host. The numbers of a
-// launch come from a CPU generator that is seeded with both.
+// Random numbers with CUDA's kind of state: a seed, and an offset that each launch advances on the host. The numbers of
+// a launch come from a CPU generator that is seeded with seed and offset.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>

@@ -1,5 +1,5 @@
-// What a test can configure, and what all parts of the simulated device use. The variables of the environment are
-// written by `settings.py`, which also documents them.
+// The settings that a test can configure, and functions that all parts of the simulated device use. `settings.py` sets
+// the environment variables and documents them.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -30,8 +30,8 @@ inline double setting(const char* name, double fallback) {
   return text && *text ? std::atof(text) : fallback;
 }
 
-// The devices that CUDA_VISIBLE_DEVICES leaves visible, by their numbers in the machine. As in CUDA, the list ends at
-// the first entry that is not a device.
+// The numbers of the machine's devices that CUDA_VISIBLE_DEVICES makes visible. As in CUDA, the list ends at the first
+// entry that is not a device.
 inline std::vector<int> read_visible_devices() {
   int num_devices = static_cast<int>(setting("DEVICES", 2));
   std::vector<int> visible;
@@ -67,7 +67,7 @@ inline int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// A device that is slower than the CPU sleeps for the rest, so that the host's cores stay free.
+// A device that is slower than the CPU sleeps for the remaining time, so the host's cores stay free.
 inline void sleep_until_ns(int64_t end_ns) {
   int64_t left_ns = end_ns - now_ns();
   if (left_ns > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(left_ns));

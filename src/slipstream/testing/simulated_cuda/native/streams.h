@@ -20,7 +20,7 @@ class Stream {
     std::thread([this] { execute(); }).detach();
   }
 
-  // Returns a ticket, which the stream has passed when the task is done. Blocks while the queue is full.
+  // Returns a ticket. The stream has passed the ticket when the task is done. Blocks while the queue is full.
   uint64_t push(Task task) {
     std::unique_lock<std::mutex> lock(mutex_);
     done_.wait(lock, [&] { return queue_.size() < kQueueDepth; });
@@ -51,9 +51,9 @@ class Stream {
  private:
   void execute() {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // sleeps end within a microsecond, instead of 50
-    at::get_num_threads();                    // torch sets the number of threads at the first call only
-    // One thread per kernel: sums have the same order on every machine
+    prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // Sleeps end within 1 microsecond and not 50.
+    at::get_num_threads();                    // Only the first call sets the number of threads.
+    // With one thread per kernel, sums have the same order on every machine.
     if (auto* set = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"))) set(1);
     while (true) {
       Task task;
@@ -85,11 +85,11 @@ class Stream {
 
 // --- the streams of this process -------------------------------------------------------------------------------------
 
-constexpr int64_t kStreamsInPool = 32;  // per device, handed out in turn, as torch does
+constexpr int64_t kStreamsInPool = 32;  // Streams of a device that are used in turn, as in torch
 
 inline std::mutex streams_mutex;
 inline std::map<std::pair<int, int64_t>, Stream*> streams;
-inline thread_local std::map<int, int64_t> current_stream_ids;  // by device; without an entry the default stream
+inline thread_local std::map<int, int64_t> current_stream_ids;  // By device. No entry: the default stream
 
 inline Stream* find_stream(int device, int64_t id) {
   initialise();
@@ -131,7 +131,8 @@ inline void synchronize_device(int device) {
 
 // --- events ----------------------------------------------------------------------------------------------------------
 
-// One recording of an event. An event that is recorded again gets a new one; who waits for the old one keeps it.
+// One recording of an event. An event that is recorded again gets a new recording. Waits for the old one keep the old
+// one.
 class Recording {
  public:
   void pass() {

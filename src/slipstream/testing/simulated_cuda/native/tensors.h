@@ -1,4 +1,4 @@
-// Operators that the CPU cannot run for the device: making and viewing tensors, copies, and reading a number.
+// Operators that the CPU cannot run for the device. They make tensors and views, copy, and read a number.
 #pragma once
 
 #include <ATen/ExpandUtils.h>
@@ -66,7 +66,7 @@ inline at::Scalar read_number(const Tensor& self) {
   return host_view(self).item();
 }
 
-inline Tensor host_bytes(const Tensor& tensor) {  // keeps nothing alive either: the copy reads what is there then
+inline Tensor host_bytes(const Tensor& tensor) {  // This tensor does not keep the memory alive. A copy reads it later.
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options().pinned_memory(false));
 }
 
@@ -79,7 +79,7 @@ inline void copy_to_device(const Tensor& self, const Tensor& source, bool non_bl
     Pinned::instance().keep_until(source.data_ptr(), stream, stream->last_ticket());
     return;
   }
-  // Pageable memory is read before the call returns, even if the copy itself waits its turn
+  // Pageable memory is read before the call returns, even if the copy to the device is queued.
   launch_transfer("Memcpy HtoD (Pageable -> Device)",
                   [to = host_view(self), from = source.to(self.scalar_type(), false, true)] { to.copy_(from); }, self.nbytes());
   if (!non_blocking) synchronize(stream);
@@ -96,7 +96,7 @@ inline void copy_within_device(const Tensor& self, const Tensor& source) {
   auto* stream = current_stream();
   bool is_peer = self.device() != source.device();
   auto* target = current_stream_of(self.device().index());
-  if (is_peer) wait_for_recording(stream, record_on(target));  // the copy runs on the stream of the source
+  if (is_peer) wait_for_recording(stream, record_on(target));  // The copy runs on the stream of the source.
   launch_kernel(is_peer ? "Memcpy PtoP" : "Memcpy DtoD",
                 [to = host_view(self), from = host_view(source)] { to.copy_(from); });
   if (is_peer) wait_for_recording(target, record_on(stream));
@@ -122,7 +122,7 @@ inline std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, 
 }
 inline int64_t choose_attention(
     const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool, std::optional<double>, bool) {
-  return 0;  // the composition of plain operators; the device has no fused kernels
+  return 0;  // Plain operators are composed, because the device has no fused kernels.
 }
 inline void record_stream(Tensor& self, c10::Stream stream) {
   Allocator::instance().recordStream(self.storage().data_ptr(), stream);
