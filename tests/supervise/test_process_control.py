@@ -92,3 +92,28 @@ def measured_bytes(num_trials: int) -> list[int]:
             tree.kill()
         parent.kill()
     return found
+
+
+# A process that holds shared memory as a loader's worker does while it hands over a tensor
+HOLDER = """
+import os, pathlib, time
+pathlib.Path(f"/dev/shm/torch_{os.getpid()}_1_0").touch()
+print("ready", flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="shared memory has files only on Linux")
+def test_shared_memory_of_killed_processes_is_removed() -> None:
+    holders = [subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    files = [Path(f"/dev/shm/torch_{holder.pid}_1_0") for holder in holders]
+    try:
+        for holder in holders:
+            assert holder.stdout is not None and holder.stdout.readline() == "ready\n"
+        ProcessTree(holders[0].pid).kill()
+        assert [file.exists() for file in files] == [False, True]
+    finally:
+        for holder in holders:
+            holder.kill()
+            holder.wait()
+        files[1].unlink()

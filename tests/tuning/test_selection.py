@@ -71,7 +71,9 @@ def test_two_techniques_for_the_input_do_not_spoil_the_rest(run: Any, technique:
 
     def factor(recipe: Recipe) -> float:
         names = {choice.technique for choice in recipe.choices}
-        of_input = 1.3 if {"cache", "workers"} <= names else 0.5 if "cache" in names else 0.7 if "workers" in names else 1
+        of_input = (
+            1.3 if {"cache", "workers"} <= names else 0.5 if "cache" in names else 0.7 if "workers" in names else 1
+        )
         return of_input * (0.85 if "model" in names else 1.0)
 
     techniques = {

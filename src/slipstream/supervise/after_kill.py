@@ -14,11 +14,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 MARK = "SLIPSTREAM_COMMAND"  # environment variable with the mark; child processes inherit it
 _DONE = b"x"
+_SHARED_MEMORY = "/dev/shm"
 _POLL_S = 0.1
 _TRACKERS_S = 5.0
 _MOST_S = 60.0  # a process that waits for a broken disk cannot be ended
@@ -82,14 +83,27 @@ def main(mark: str) -> None:
 
 
 def _end_processes(variable: bytes) -> None:
-    start_s = time.monotonic()
+    start_s, killed = time.monotonic(), set[int]()
     while (found := list(_marked(variable))) and time.monotonic() - start_s < _MOST_S:
         is_patient = time.monotonic() - start_s < _TRACKERS_S
         for pid, command in found:
             if not (is_patient and any(name in command for name in _TRACKERS)):
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
+                    killed.add(pid)
         time.sleep(_POLL_S)
+    remove_shared_memory(killed)
+
+
+def remove_shared_memory(pids: Collection[int]) -> None:
+    """Removes the shared memory of these processes, which were killed. A worker of a loader creates a file for every
+    tensor that it hands over, and removes the file's name when the receiver has opened it."""
+    owners = {str(pid) for pid in pids}
+    with contextlib.suppress(OSError):  # there is no such folder
+        for name in os.listdir(_SHARED_MEMORY):
+            if name.startswith("torch_") and name.split("_")[1] in owners:
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(_SHARED_MEMORY, name))
 
 
 def _marked(variable: bytes) -> Iterator[tuple[int, bytes]]:

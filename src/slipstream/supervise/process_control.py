@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from slipstream.sandbox import mounts
-from slipstream.supervise.after_kill import Janitor
+from slipstream.supervise.after_kill import Janitor, remove_shared_memory
 from slipstream.supervise.signals import unbroken
 
 _STILL_S = 0.5
@@ -66,6 +66,7 @@ class ProcessTree:
                 _send(pid, signal.SIGKILL)
             _send(pid, signal.SIGCONT)
         psutil.wait_procs([process for process in processes if process.pid not in spared], timeout=_KILL_S)
+        remove_shared_memory([pid for pid in members if pid not in spared])
         _end_all(trackers)
 
     def cpu_s(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
@@ -16,6 +16,7 @@ from slipstream.report.text.notes import all_notes
 from slipstream.report.text.step import ceilings_reason
 
 _RUN = {"memory": "run"}
+_UNCOVERED = ("/dev/shm/", "/run/")  # places that no overlay covers
 
 
 def machine_lines(environment: Environment, ink: ConsoleStyle) -> Iterator[Text]:
@@ -67,7 +68,7 @@ def notes_of(session: Session) -> list[str]:
     if session.summary:
         notes += session.summary.ceilings.notes
     if session.written:
-        notes.append(_written(session))
+        notes += _written(session)
     if session.passed_through:
         caches = ", ".join(session.passed_through)
         notes.append(f"Caches are shared with other programs: what the script wrote to {caches} stays.")
@@ -75,10 +76,23 @@ def notes_of(session: Session) -> list[str]:
     return [note for note in dict.fromkeys(notes) if note not in shown]
 
 
-def _written(session: Session) -> str:
-    """Says which files the script wrote. If there was an overlay, it says that they were discarded."""
-    names = ", ".join(relative(path, session.cwd) for path in session.written[:3])
-    rest = f" and {len(session.written) - 3} more" if len(session.written) > 3 else ""
-    is_gone = session.command in ("check", "tune", "memory") and not session.no_overlay
-    end = f"; discarded after the {_RUN.get(session.command, session.command)}" if is_gone else ""
-    return f"The script wrote {names}{rest}{end}."
+def _written(session: Session) -> Iterator[str]:
+    """Yields sentences about the files that the script wrote: those that an overlay discarded, and those that stay."""
+    had_overlay = session.command in ("check", "tune", "memory") and not session.no_overlay
+    real = [path for path in session.written if path.startswith(_UNCOVERED) or not had_overlay]
+    discarded = [path for path in session.written if path not in real]
+    if discarded:
+        command = _RUN.get(session.command, session.command)
+        yield f"The script wrote {_names(session, discarded)}; discarded after the {command}."
+    if real:
+        names = _names(session, real)
+        yield (
+            f"The script or another program wrote {names}, which stays."
+            if had_overlay
+            else f"The script wrote {names}."
+        )
+
+
+def _names(session: Session, paths: Sequence[str]) -> str:
+    rest = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return ", ".join(relative(path, session.cwd) for path in paths[:3]) + rest
