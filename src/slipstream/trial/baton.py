@@ -23,10 +23,12 @@ from slipstream.seams import data_threads
 from slipstream.seams.patching import Patches
 from slipstream.seams.stop import StopTrial
 from slipstream.trial.epoch_starts import EpochStarts
+from slipstream.trial.ready_batches import ReadyBatches
 from slipstream.trial.timed_trial import TimedTrial
 from slipstream.wire import protocol
 from slipstream.wire.protocol import Finished, Go, Joined, Report, Standing, Stop, Tell, Ticked, Welcome
 
+_MOST_READY_S = 10.0  # the warm-up waits so long, at most, until batches that workers finished ahead are used up
 _EXIT_ALONE = 75  # exit code if the backend has ended: nothing reads this trial's messages any more
 
 
@@ -37,6 +39,8 @@ class Baton:
     def __init__(self, path: str, warm_up: int, trial: TimedTrial, starts: EpochStarts) -> None:
         self._trial = trial
         self._epoch_starts = starts
+        self._ready_batches = ReadyBatches()
+        self._ready_end_s = math.inf  # end of the wait for ready batches
         self._path = Path(path)
         self._warm_up = warm_up
         self._wire: protocol.Wire | None = None
@@ -53,10 +57,11 @@ class Baton:
         self._held: list[int] = []  # child processes that are stopped while this process is paused
 
     def time_input(self, early: Patches) -> None:
-        """Measures, during the warm-up, how much of a step is spent waiting for batches."""
+        """Measures, during the warm-up, how much of a step is spent waiting for batches, and notes who makes them."""
 
         def after(start_ns: int, args: Any, kwargs: Any, result: Any) -> None:
             self._input_ns += time.perf_counter_ns() - start_ns
+            self._ready_batches.see(args[0])
 
         early.around(_BaseDataLoaderIter, "__next__", "baton.input", lambda args, kwargs: time.perf_counter_ns(), after)
 
@@ -97,6 +102,10 @@ class Baton:
         self._last_ns, self._start_compiled = time.perf_counter_ns(), compiled
         self._input_ns, self._aside_ns = 0, aside_ns
         if self.num_ticks < self._warm_up and not (isinstance(answer, Welcome) and answer.is_warm):
+            self._left = 1
+            return
+        self._ready_end_s = min(self._ready_end_s, time.perf_counter() + _MOST_READY_S)
+        if not self._ready_batches.is_used_up() and time.perf_counter() < self._ready_end_s:
             self._left = 1
             return
         self._trial.after_warm_up()
