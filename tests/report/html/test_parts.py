@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slipstream.records import Choice, Event, Recipe, Session, Site
+from slipstream.records import Choice, Event, Numerics, Recipe, Session, Site, TrialRecord, TrialSpec
 from slipstream.report.html.environment import commands
 from slipstream.report.html.findings import excerpt, read_source
 from slipstream.report.html.loss_chart import loss_charts
@@ -19,6 +19,7 @@ from slipstream.report.html.timeline import processes_of as timeline_processes
 from slipstream.report.html.timeline import typical
 from slipstream.report.html.verdict_chart import entries_of
 from slipstream.report.html.waterfall import rungs_of
+from slipstream.testing.made_fingerprints import made_fingerprint
 from slipstream.testing.made_sessions import made_session
 from slipstream.testing.made_verdicts import BASE_MS, made_tuning, made_verdict
 
@@ -108,6 +109,17 @@ def test_losses_need_a_recipe_and_two_curves(full: Session) -> None:
     assert chart.table is not None and "120 steps of both trials" in chart.caption
     assert loss_charts(msgspec.structs.replace(tuning, recipe=Recipe())) == []
     assert loss_charts(msgspec.structs.replace(tuning, trials=tuning.trials[:1])) == []
+
+
+def test_a_control_that_ran_fewer_steps_than_the_trials_is_drawn_as_far_as_it_ran(full: Session) -> None:
+    tuning = full.tuning
+    assert tuning is not None
+    numerics = Numerics("reordered", True)
+    verdicts = [made_verdict("recipe", "kept", 1.6, kind="total", recipe=tuning.recipe, numerics=numerics)]
+    short = TrialRecord(TrialSpec(9, "rounding"), fingerprint=made_fingerprint(12, rounding=1e-6))
+    drawn = msgspec.structs.replace(tuning, verdicts=verdicts, trials=[*tuning.trials, short])
+    [chart] = loss_charts(drawn)
+    assert "120 steps of both trials" in chart.caption and "dots-noise" in str(chart.picture)
 
 
 def test_steps_are_grouped_where_there_are_many() -> None:

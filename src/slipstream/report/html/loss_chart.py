@@ -112,7 +112,8 @@ def _numerics_sentence(tuning: Tuning) -> str:
 
 
 def _points(curve: Curve, steps: Sequence[int]) -> list[Point]:
-    return [(float(step), curve[step]) for step in steps if math.isfinite(curve[step])]
+    """Returns the finite losses at these steps. A control may have run fewer steps than the two trials."""
+    return [(float(step), curve[step]) for step in steps if step in curve and math.isfinite(curve[step])]
 
 
 def _reach(points: Sequence[Point], windows: Sequence[LossWindow]) -> Scale:
