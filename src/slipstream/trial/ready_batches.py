@@ -1,4 +1,4 @@
-"""Batches that loader workers have finished and that the script has not taken yet.
+"""Batches that a loader's workers or threads have finished and that the script has not taken yet.
 
 The first steps of a script are slow, so workers finish batches ahead. Afterwards a step that takes less time than a
 batch runs without waiting until these batches are used up. A race that timed these steps would show a gain that the
@@ -35,8 +35,10 @@ class ReadyBatches:
         return len(self._num_ready) > _LEVEL_STEPS and ready >= self._num_ready[-1 - _LEVEL_STEPS]
 
     def _count(self) -> tuple[int, int]:
-        """Returns the number of ready batches and the number of workers. Without workers, both are 0."""
+        """Returns the number of ready batches and the number of workers or threads. Without any, both are 0."""
         iterator = self._iterator() if self._iterator is not None else None
+        if hasattr(iterator, "num_ready"):  # batches are built by threads
+            return iterator.num_ready(), iterator.num_threads  # type: ignore[union-attr]
         with contextlib.suppress(AttributeError, NotImplementedError, OSError):
             queues = {id(one): one for one in (iterator._data_queue, iterator._worker_result_queue)}  # type: ignore[union-attr]
             waiting = sum(one.qsize() for one in queues.values())

@@ -341,6 +341,7 @@ def test_is_next_ready(applied: Applied) -> None:
         assert not _is_next_ready(batches)
         next(batches)
         assert batches.batch_threads.wait_for(1) and _is_next_ready(batches)
+        assert 1 <= batches.num_ready() <= 2 * batches.num_threads
 
 
 # --- what the script raises, and what only threads raise -------------------------------------------------------------

@@ -31,7 +31,7 @@ class ThreadedIter(_BaseDataLoaderIter):
         super().__init__(loader)
         self._loader = weakref.ref(loader)
         self._slots = slots
-        self._num_threads = num_threads
+        self.num_threads = num_threads
         self._retire = retire
         self._is_plain = False
         self._dataset_fetcher = fetcher_of(loader, self._dataset, self._collate_fn)
@@ -61,7 +61,7 @@ class ThreadedIter(_BaseDataLoaderIter):
                 prepare(number)  # type: ignore[misc]
 
     def _begin(self) -> None:
-        self.batch_threads = BatchThreads(self._slots, self._num_threads, self._pinning())
+        self.batch_threads = BatchThreads(self._slots, self.num_threads, self._pinning())
         weakref.finalize(self, self.batch_threads.dismiss)
         self._pending: dict[int, Any] = {}  # indices of batches that the script has not received yet
         self._num_drawn = self._num_given = 0
@@ -116,6 +116,13 @@ class ThreadedIter(_BaseDataLoaderIter):
 
     def is_next_ready(self) -> bool:
         return not self._is_plain and self._is_started and self.batch_threads.is_ready(self._num_given)
+
+    def num_ready(self) -> int:
+        """Returns the number of batches that are built and that the script has not taken yet."""
+        if self._is_plain or not self._is_started:
+            return 0
+        numbers = range(self._num_given, self._num_given + self._depth)
+        return sum(self.batch_threads.is_ready(number) for number in numbers)
 
     def _next_data(self) -> Any:
         if not self._is_plain:
