@@ -1,4 +1,4 @@
-"""Collects what one process has recorded until it is written to the process's sink."""
+"""Collects what one process has recorded, and writes it to the process's sink."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ def read_torch_facts(device: str = "") -> TorchFacts:
 
 
 def _read_accelerator() -> str:
-    """Returns the type of the accelerator, or "". For CUDA it asks NVML, which creates no context and does not affect
-    forks. For other accelerators it asks torch."""
+    """Returns the type of the accelerator, or "". Whether a CUDA device exists is asked from NVML, which creates no
+    context and does not affect forks. ROCm and other accelerators are asked through torch."""
     try:
         found = torch.accelerator.current_accelerator()
         if found is None:

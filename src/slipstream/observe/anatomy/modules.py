@@ -29,8 +29,9 @@ class ModuleEntry:
 
 
 def list_modules(models: list[nn.Module]) -> list[ModuleEntry]:
-    """Returns every module once, parents before children. If several models train, each path begins with the class of
-    its model. Paths inside a loss module begin with the class of the loss module, because it is not the model."""
+    """Returns every module that may get hooks once, parents before children. If several models train, each path begins
+    with the class of its model. Beside a model, paths inside a module without parameters, such as a loss, begin with
+    the class of that module."""
     entries: list[ModuleEntry] = []
     seen: set[int] = set()
     roots = _drop_inner(models)

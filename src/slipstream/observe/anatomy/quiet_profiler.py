@@ -1,5 +1,5 @@
-"""Runs torch's profiler without its log, which otherwise goes to the script's stderr. Ends when the script starts a
-profiler of its own, because only one can run at a time."""
+"""Runs torch's profiler without its log, which otherwise goes to the script's stderr. Can be ended when the script
+starts a profiler of its own, because only one profiler can run at a time."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class QuietProfile:
 
 
 def is_profiler_in_use() -> bool:
-    """Whether a profiler runs, or the script holds one that may be prepared for a later step of its schedule."""
+    """Whether a profiler runs, or the script has entered one that may be prepared for a later step of its schedule."""
     if torch._C._autograd._profiler_enabled():
         return True
     # Compares types only: isinstance would read the objects' __class__, which can be a property that runs code.
