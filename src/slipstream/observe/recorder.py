@@ -93,7 +93,7 @@ class Recorder:
             if start_ns >= self.shortcut.long_ns:
                 self.shortcut.long_ns = start_ns + _CPU_TIMED_NS
                 self._input_cpu_ns = self.clock.cpu_ns()
-                start_ns = self.now_ns()  # read again: on a busy system the process often loses its core while the CPU time is read
+                start_ns = self.now_ns()  # reading the CPU time often loses the core on a busy system
         return (before, start_ns, None if self._device is None else self._device.mark())
 
     def _follow(self, phase: str) -> bool:

@@ -51,7 +51,7 @@ def _inference_closers(events: Sequence[Event]) -> list[Event]:
 def pace_setters(events: Sequence[Event], updates: Sequence[Event]) -> set[int]:
     """Returns one optimizer per group of optimizers that are in use at the same time: the one that steps most rarely.
     If several step equally rarely, the one after which most batches are requested is returned. Without a loader, the
-    optimizer that stepped first latest is returned."""
+    one whose first update came last is returned."""
     groups = _simultaneous(updates)
     chosen = set()
     for group in groups:

@@ -39,7 +39,7 @@ class StepCounter:
         """Counts an event. Returns True if it closed a step."""
         if kind == "input":
             if ident != self._last_loader and self.num_steps:
-                self._pending_samples = 0  # the pending batches are from another loader and were not trained on, as in a validation
+                self._pending_samples = 0  # of another loader: nothing trained on them, as in a validation
             self._last_loader = ident
             self._num_asked += 1
             self._pending_samples += samples

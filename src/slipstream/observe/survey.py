@@ -1,6 +1,7 @@
 """Collects what a trial reports besides events: facts about torch, memory, leaks, the length of the training, the
 anatomy of one step, rehearsals. If a part fails, the session gets a note and the trial continues. The time of these
-parts does not count as time of a step, except for short readings at the end of each step."""
+parts does not count as time of a step. Readings of the memory between steps are the exception; they take
+microseconds."""
 
 from __future__ import annotations
 
@@ -240,7 +241,7 @@ class Survey:
         if (observed := anatomy.padding_share) is None:
             return anatomy
         shares = self._tokens.shares_of_padding()
-        shares += [] if observed in shares else [observed]  # if it is among the shares, the observed batch was inspected already
+        shares += [] if observed in shares else [observed]  # an equal share: the batch was inspected already
         facts = {"padding_share": sum(shares) / len(shares), "padding_batches": len(shares)}
         return msgspec.structs.replace(anatomy, **facts)
 

@@ -39,7 +39,7 @@ _LIBRARIES = {"transformers": "transformers", "lightning": "lightning", "pytorch
 
 def find_length(frame: FrameType | None = None) -> Length | None:
     """Returns the epochs or steps, from the innermost variable that has such a name. If the script's own loop ends at a
-    limit, that number of steps takes precedence. The arguments of a framework's trainer take precedence over both."""
+    limit, that number of steps takes precedence, unless the length comes from a framework's trainer."""
     epochs = steps = None
     source = steps_name = ""
     for label, name, value in _variables(frame):
@@ -120,7 +120,7 @@ def _named(variables: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         if isinstance(value, (argparse.Namespace, SimpleNamespace)) or hasattr(value, "__dataclass_fields__"):
             for key, inner in vars(value).items():
                 yield f"{name}.{key}", key, inner
-        elif is_user_class(type(value)):  # only epochs: a number of steps in the user's object may belong to something else than the training
+        elif is_user_class(type(value)):  # only epochs: a number of steps may mean something else here
             settings = getattr(value, "__dict__", {}).items()
             yield from ((f"{name}.{key}", key, inner) for key, inner in settings if key in _EPOCHS)
         elif type(value) is dict and len(value) < 200:
