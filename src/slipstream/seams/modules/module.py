@@ -1,6 +1,6 @@
 """The module seam: calls of outermost modules, which the script itself calls. The seam searches for these modules
-during the first steps and then hooks them. Calls of other modules cost nothing extra. A hook wraps a compiled callable
-from outside and is never inside one."""
+during the first steps, and at later times on request, and then hooks them. Other modules are not hooked. A hook wraps a
+compiled callable from outside and is never inside one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ModuleSeam:
         # These dictionaries compare modules by identity, because a torchmetrics metric is a module whose hash changes.
         self._idents: MutableMapping[torch.nn.Module, int] = WeakIdKeyDictionary()
         self._hooked: MutableMapping[torch.nn.Module, Any] = WeakIdKeyDictionary()
-        self._untrained: dict[int, Model] = {}  # Models whose site is that of an evaluation, which called them first
+        self._untrained: dict[int, Model] = {}  # Models that were first called in an evaluation, with its site
         self._is_compiling = False
         # Outermost modules that were found since the last compile
         self._found: MutableMapping[torch.nn.Module, None] = WeakIdKeyDictionary()
