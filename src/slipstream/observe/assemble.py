@@ -181,8 +181,8 @@ def assemble(
 
 
 def _worker_memory(worker: ObservedProcess) -> WorkerMemory | None:
-    """Returns the worker's memory from its second reading on, because the first batch allocates buffers and imports
-    modules. Returns None if there are too few readings."""
+    """Returns the worker's memory at its second and its last reading, or None if there are too few readings. The first
+    reading is left out, because the first batch allocates buffers and imports modules."""
     readings = worker.memory[1:]
     if len(readings) < 2 or not worker.fetches:
         return None

@@ -1,8 +1,9 @@
-"""Steps on the device's timeline, from events whose times on the device are known. The host launches work and returns
-before the device has done the work. So the time that a call takes on the host says little. For example, a blocking copy
-waits for everything that was launched before it. Therefore the times of steps and phases are read on the device. There
-a phase lasts from the end of the work launched before it to the end of its own work. This includes the time in which
-the device had nothing to do because the host had not launched more.
+"""Steps on the device's timeline, from events whose times on the device are known.
+
+The host launches work and returns before the device has done the work. So the time that a call takes on the host says
+little. For example, a blocking copy waits for everything that was launched before it. Therefore the times of steps and
+phases are read on the device. There a phase lasts from the end of the work launched before it to the end of its own
+work. This includes the time in which the device had nothing to do because the host had not launched more.
 
 The two clocks have different origins. The device reaches no mark before the host sets the mark. So the shortest delay
 between setting and reaching a mark shows how the clocks correspond."""

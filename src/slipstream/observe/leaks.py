@@ -78,10 +78,11 @@ def count_tensors(objects: Iterable[Any]) -> tuple[int, int]:
 
 
 def find_leaks(frame: FrameType | None, num_steps: int, before: LiveTensors | None = None) -> list[Leak]:
-    """Returns the user's variables that hold more and more tensors. A variable counts only if it holds at least one
-    tensor for every four steps, and only if it has grown since `before`, an earlier snapshot. The reason for the
-    snapshot is that every step may rebuild a list of results or a sum of many terms. Tensors without a graph count only
-    with an earlier snapshot, because they may be data or a filled cache."""
+    """Returns the user's variables that hold more and more tensors. A container of tensors with a graph, or a running
+    sum, counts if it has at least one tensor or term for every four steps. If an earlier snapshot `before` is given, it
+    must also have grown since then, because every step may rebuild a list of results or a sum of many terms. A
+    container of tensors without a graph counts only if it has grown since `before`, because it may hold data or be a
+    filled cache."""
     leaks: dict[str, Leak] = {}
     wanted = max(_MIN_KEPT, num_steps // 4)
     for name, file, value in _user_variables(frame):

@@ -25,8 +25,9 @@ class LoopState:
         self._was_evaluating, self._awaited_backward = self.is_evaluating(), self.awaits_backward()
 
     def is_evaluating(self) -> bool:
-        """Whether the script evaluates: the last call of a model with both modes was in evaluation mode, and no
-        backward pass followed. Loss modules are ignored, because scripts never switch them to evaluation mode."""
+        """Whether the script evaluates now. It does if the last call of a model that is used in both modes was in
+        evaluation mode, and no backward pass followed. Loss modules are ignored, because scripts never switch them to
+        evaluation mode."""
         evaluated = self._evaluated.union(event[1] for event in self._fresh if event[0] == "forward" and not event[8])
         for event in reversed(self._fresh):
             if event[0] == "backward":

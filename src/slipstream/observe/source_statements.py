@@ -1,5 +1,6 @@
 """Reads from the user's source what depends on a statement, so that no advice removes what another line needs. A name
-that the statement sets counts as needed if the function around it reads the name anywhere."""
+that the statement sets counts as needed if the function around the statement reads the name anywhere or shares the name
+with other functions. Objects that the statement may change count as needed too."""
 
 from __future__ import annotations
 

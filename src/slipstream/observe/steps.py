@@ -68,8 +68,8 @@ def _step_bounds(events: Sequence[Event], closers: Sequence[Event]) -> list[tupl
 
 
 def _usual_ms(bounds: Sequence[tuple[int, int]]) -> float:
-    """Returns the mean step on the host. The mean is used because the host may run ahead of the device for some steps
-    and then wait for the device."""
+    """Returns the mean time of a step on the host. The mean is used because the host may run ahead of the device for
+    some steps and then wait for the device."""
     return (bounds[-1][1] - bounds[0][0]) / len(bounds) / 1e6 if bounds else 0.0
 
 

@@ -1,5 +1,6 @@
-"""The schedule of a trial of `check`. After a warm-up there are two rounds: watch the script, drain the loader, replay
-stored batches. Then torch's profiler records a few steps, one step is dissected, and the trial stops."""
+"""The schedule of a trial of `check`. After a warm-up there are two rounds, if there is time: watch the script, drain
+the loader, replay stored batches. Then torch's profiler records a few steps if the user wants its trace, one step is
+dissected, and the trial stops."""
 
 from __future__ import annotations
 
