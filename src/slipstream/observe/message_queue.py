@@ -50,7 +50,7 @@ class MessageQueue:
             self._memory.append(memory)
 
     def write(self, message: Message) -> None:
-        """Writes a message at once."""
+        """Writes a message immediately."""
         if self._sink is not None:
             with self._lock:
                 self._sink.write(message)

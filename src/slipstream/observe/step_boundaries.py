@@ -184,9 +184,9 @@ def _untrained_calls(events: Sequence[Event]) -> set[int]:
 
 def _trained_in_evaluation_mode(events: Sequence[Event], mode_switchers: set[int]) -> set[int]:
     """Returns the calls of a model in evaluation mode, by identity, that are trained on nevertheless: a script may
-    validate and not call train() afterwards. Such a call is followed by a backward pass, with neither another batch nor
-    a call in training mode in between. A backward pass after another batch or call belongs to that batch or call. Calls
-    of loss modules are ignored, because they do not show the mode."""
+    validate and not call train() afterwards. A call that is trained on is followed by a backward pass, with neither
+    another batch nor a call in training mode in between. A backward pass after another batch or call belongs to that
+    batch or call. Calls of loss modules are ignored, because they do not show the mode."""
     trained_calls: set[int] = set()
     pending: list[Event] = []
     for event in events:
@@ -203,8 +203,8 @@ def _evaluated_batches(
     events: Sequence[Event], trains: set[int], mode_switchers: set[int], trained_calls: set[int]
 ) -> set[int]:
     """Returns the batches of a training loader, by identity, that are only evaluated. Example: `test(train_loader)`
-    computes the training accuracy. No training on such a batch takes place before the next batch is requested or the
-    trial ends."""
+    computes the training accuracy. A batch is only evaluated if no training on it takes place before the next batch is
+    requested or the trial ends."""
     evaluated: set[int] = set()
     asked: list[Event] = []  # the last batch of a training loader, preceded by its iterator if that is new
     is_evaluated = False

@@ -66,8 +66,8 @@ class StepCounter:
         self._updates.pop(optimizer, None)
 
     def is_trained(self, loader: int) -> bool:
-        """Whether the number of trained batches of this loader is at least a tenth of the largest such number of any
-        loader."""
+        """Whether the script trains on batches of this loader: on at least a tenth as many as on batches of the loader
+        with the most."""
         return self.learnt_from[loader] * 10 >= max(self.learnt_from.values(), default=1)
 
     def batches_per_step(self) -> int:

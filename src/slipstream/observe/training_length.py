@@ -38,8 +38,9 @@ _LIBRARIES = {"transformers": "transformers", "lightning": "lightning", "pytorch
 
 
 def find_length(frame: FrameType | None = None) -> Length | None:
-    """Returns the epochs or steps, from the innermost variable that has such a name. If the script's own loop ends at a
-    limit, that number of steps takes precedence, unless the length comes from a framework's trainer."""
+    """Returns the epochs or steps, from the innermost variable with a usual name for epochs or steps. If the script's
+    own loop ends at a limit, that number of steps takes precedence, unless the length comes from a framework's
+    trainer."""
     epochs = steps = None
     source = steps_name = ""
     for label, name, value in _variables(frame):

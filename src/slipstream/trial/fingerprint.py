@@ -233,7 +233,7 @@ class FingerprintRecorder:
         return peak_bytes, free_bytes
 
     def _devices(self) -> list[torch.device]:
-        """Returns the devices on which a step's work is queued. The CPU is not one of them, because it works
+        """Returns the devices on which a step's work is queued. The CPU is not included, because it works
         synchronously."""
         if len(self._optimizers) + len(self._modules) != self._num_looked:
             self._num_looked = len(self._optimizers) + len(self._modules)

@@ -50,8 +50,8 @@ def list_modules(models: list[nn.Module]) -> list[ModuleEntry]:
 
 
 def _drop_inner(models: list[nn.Module]) -> list[nn.Module]:
-    """Returns the models without those that are parts of others. The script may have called such a part directly as
-    well."""
+    """Returns the models that are not parts of other models. The script may have called both a model and a part of
+    it."""
     inner = {id(child) for model in models for child in model.modules() if child is not model}
     return [model for model in models if id(model) not in inner]
 

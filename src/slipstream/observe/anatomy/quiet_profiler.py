@@ -1,4 +1,4 @@
-"""Runs torch's profiler without its log, which otherwise goes to the script's stderr. Can be ended when the script
+"""Runs torch's profiler without its log, because the log would go to the script's stderr. Can be ended when the script
 starts a profiler of its own, because only one profiler can run at a time."""
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class QuietProfile:
                 os.environ[_LEVEL] = level
 
     def give_way(self, abandon: Callable[[str], None]) -> None:
-        """Calls `abandon` when the script starts a profiler. `abandon` must end our profiler. Otherwise the script's
-        profiler raises an exception."""
+        """Calls `abandon` when the script starts a profiler. `abandon` must end our profiler. If our profiler still
+        ran, the script's profiler would raise an exception."""
         prepare: Any = profiler.profile._prepare_trace
 
         def abandon_first(other: Any) -> Any:

@@ -134,8 +134,8 @@ def _nest(nodes: list[Node]) -> list[Node]:
 
 
 def _keep(root: Node) -> list[Node]:
-    """Returns the tree without the tensor work of the loader and of this package, or an empty list if the root is such
-    work."""
+    """Returns the tree without the tensor work of the loader and of this package. Returns an empty list if the whole
+    tree is work of the loader or of this package."""
     if root.name.startswith((INPUT, OWN)):
         return []
     for node in root.walk():

@@ -117,7 +117,7 @@ class Schedule(ABC):
         """Is called before processes are started."""
 
     def _waits_for_updates(self) -> bool:
-        """Whether calls of a model are steps only if no update follows."""
+        """Whether calls of a model count as steps only if the script makes no update."""
         return True
 
     def _share(self) -> float:
@@ -143,7 +143,7 @@ class Schedule(ABC):
 
     def _is_waiting(self, now: int) -> bool:
         """Whether to wait for the first update before calls of a model count as steps. A reinforcement learner collects
-        experience, and a pretrained model may be evaluated, before the first update. Such calls are steps only if no
+        experience, and a pretrained model may be evaluated, before the first update. These calls are steps only if no
         update follows."""
         is_calling = "forward" in self._recorder.steps.closers
         if not (is_calling and self._waits_for_updates() and self._survey.has_optimizer()):

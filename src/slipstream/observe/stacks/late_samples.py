@@ -1,6 +1,6 @@
 """Corrects stack samples that come too late. The interpreter checks for signals at calls and jumps, but not during
 arithmetic and not at a return. A sample of what a dataset computes after its last call (`return self.raw[i] @
-self.basis`) is therefore taken in torch's code, after the return. This module assigns such samples to the line of the
+self.basis`) is therefore taken in torch's code, after the return. This module assigns a late sample to the line of the
 computation."""
 
 from __future__ import annotations

@@ -221,8 +221,8 @@ def _requests_batch(code: CodeType) -> bool:
 
 
 def _is_our_own_work(leaf: FrameType) -> bool:
-    """Whether a callback of this package is running. Such a sample belongs to no line of the script. A function called
-    `passing` only calls the original, and does not count as our work."""
+    """Whether a callback of this package is running. A sample of a callback belongs to no line of the script. A
+    function called `passing` only calls the original, and does not count as our work."""
     frame: FrameType | None = leaf
     for _ in range(_OUR_DEPTH):
         if frame is None or is_user_code(frame.f_code.co_filename):

@@ -274,8 +274,8 @@ def read_model(module: torch.nn.Module, ident: int, args: tuple[Any, ...], kwarg
 
 
 def _moves_alone(module: torch.nn.Module) -> bool:
-    """Whether the whole model can be converted to channels_last by `to()`. It cannot if a module has an `_apply` of its
-    own that may convert other tensors, or if a parameter or buffer has more than four dimensions."""
+    """Whether the whole model can be converted to channels_last by `to()`. The answer is False if a module has an
+    `_apply` of its own that may convert other tensors, or if a parameter or buffer has more than four dimensions."""
     carriers = {type(part)._apply.__module__.partition(".")[0] for part in module.modules()}
     owned = itertools.chain(module.parameters(), module.buffers())
     uninitialised = (torch.nn.parameter.UninitializedParameter, torch.nn.parameter.UninitializedBuffer)
