@@ -15,7 +15,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)
-# Methods that change their object. If such a call is left out, later lines find another value in the object.
+# Methods that change their object. If a call of one is left out, later lines find another value in the object.
 _CHANGES = {"append", "extend", "insert", "add", "update", "setdefault", "pop", "clear", "remove", "put", "step"}
 _TRAINS = {"backward", "manual_backward", "step", "zero_grad", "requires_grad_", "enable_grad", "set_grad_enabled"}
 _PLAIN_DECORATORS = {"staticmethod", "classmethod"}

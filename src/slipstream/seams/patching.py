@@ -1,7 +1,7 @@
 """Patches attributes and restores them. A passage is a wrapper that calls callbacks before and after the original. It
-calls the original exactly once, unless a callback substitutes the result. If a callback raises an exception, the
-passage is disabled and the fault is reported, and the script continues. Closing the patches restores the original
-attributes, except those that other code has patched since."""
+calls the original exactly once, unless the first callback returns a substitute or raises StopIteration. If a callback
+raises another exception, the passage is disabled and the fault is reported, and the script continues. Closing the
+patches restores the original attributes, except those that other code has patched since."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class ModuleSeam:
         # These dictionaries compare modules by identity, because a torchmetrics metric is a module whose hash changes.
         self._idents: MutableMapping[torch.nn.Module, int] = WeakIdKeyDictionary()
         self._hooked: MutableMapping[torch.nn.Module, Any] = WeakIdKeyDictionary()
-        self._untrained: dict[int, Model] = {}  # Models that were first called in an evaluation, with its site
+        self._untrained: dict[int, Model] = {}  # Models that were first called in an evaluation
         self._is_compiling = False
         # Outermost modules that were found since the last compile
         self._found: MutableMapping[torch.nn.Module, None] = WeakIdKeyDictionary()
