@@ -1,5 +1,5 @@
-"""Builds a session from the messages of all processes: which process trained, and what its workers did. Finds the steps
-and draws no conclusions."""
+"""Builds a session from the messages of all processes. The process with the most events counts as the one that trained.
+Steps and evaluations are found here; conclusions are not drawn."""
 
 from __future__ import annotations
 
@@ -181,7 +181,8 @@ def assemble(
 
 
 def _worker_memory(worker: ObservedProcess) -> WorkerMemory | None:
-    """Uses the readings from the second one on, because the first batch allocates buffers and imports modules."""
+    """Returns the worker's memory at its second and its last reading, or None if there are too few readings. The first
+    reading is left out, because the first batch allocates buffers and imports modules."""
     readings = worker.memory[1:]
     if len(readings) < 2 or not worker.fetches:
         return None
@@ -222,8 +223,8 @@ def _place_evaluation(evaluation: Evaluation, trainer: ObservedProcess) -> Evalu
 
 
 def _fetches(trainer: ObservedProcess, workers: list[ObservedProcess], loaders: list[Loader]) -> list[Fetch]:
-    """Returns all fetches in order. Spawned workers do not know their loader; if only one loader has workers, their
-    fetches are assigned to it."""
+    """Returns all fetches in order. Spawned workers do not know their loader; if only one loader has workers, it is
+    taken to be the loader of these fetches."""
     fetches = [fetch for one in (trainer, *workers) for fetch in one.fetches]
     with_workers = [loader.ident for loader in loaders if loader.num_workers]
     if len(with_workers) == 1:

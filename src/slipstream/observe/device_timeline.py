@@ -5,8 +5,8 @@ little. For example, a blocking copy waits for everything that was launched befo
 phases are read on the device. There a phase lasts from the end of the work launched before it to the end of its own
 work. This includes the time in which the device had nothing to do because the host had not launched more.
 
-The two clocks have different origins. The device reaches no mark before the host sets it, so the shortest delay between
-the two shows how the clocks correspond."""
+The two clocks have different origins. The device reaches no mark before the host sets the mark. So the shortest delay
+between setting and reaching a mark shows how the clocks correspond."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class DeviceTimeline:
         self._gaps = list(self._find_gaps())
 
     def step(self, events: Sequence[Event], end_ns: int, apart: Sequence[Interval]) -> DeviceStep | None:
-        """Returns the step with these events, or None if the device has no times for them. `end_ns` is its end on the
-        host. `apart` contains the intervals that do not count, in ns on the host."""
+        """Returns the step with these events, or None if none of them has times on the device. `end_ns` is the end of
+        the step on the host. `apart` contains the intervals that do not count, in ns on the host."""
         timed = _on_device([event for event in events if not event.kept])
         if not timed:
             return None
@@ -75,8 +75,8 @@ class DeviceTimeline:
         return Interval(moved_start_ms, max(moved_start_ms, end_ms + self._offset_ms), "apart")
 
     def _find_gaps(self) -> list[Interval]:
-        """Returns the intervals between two marks at whose end the device had nothing left to do. The device may have
-        computed in such an interval, so it waited at most this long."""
+        """Returns the intervals between two marks if the device had nothing left to do at the second mark. The device
+        may have computed in a part of the interval, so the interval is an upper bound of its waiting time."""
         gaps = []
         for mark, following in zip(self._marks, self._marks[1:], strict=False):
             delay_ms = following.device_ms - following.host_ms - self._offset_ms

@@ -11,7 +11,7 @@ from slipstream.seams.host_clock import Clock
 
 
 class FetchRecorder:
-    """The recorder of one worker of one loader. A spawned worker does not know its loader, which is then -1."""
+    """The recorder of one worker of one loader. `loader` is -1 in a spawned worker, which does not know its loader."""
 
     def __init__(self, queue: MessageQueue, clock: Clock, loader: int, worker: int) -> None:
         self._queue = queue
@@ -19,7 +19,7 @@ class FetchRecorder:
         self._loader = loader
         self._worker = worker
         self._gauge = PrivateGauge(queue, clock)
-        self.has_fetched = False  # the worker has finished its start-up: imports, worker_init_fn
+        self.has_fetched = False  # whether the worker has finished its start-up: imports, worker_init_fn
 
     def begin_fetch(self) -> tuple[int, int]:
         self.has_fetched = True

@@ -1,4 +1,5 @@
-"""Splits time among nested intervals: every moment belongs to the innermost interval."""
+"""Splits time among nested intervals. Every moment belongs to the innermost interval, except inside an interval
+labelled "apart"."""
 
 from __future__ import annotations
 

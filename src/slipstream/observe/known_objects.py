@@ -1,5 +1,5 @@
-"""What the process has already reported about the script: its loaders, models and optimizers, source lines and notes.
-Each is written when it is new."""
+"""What the process has already reported about the script: its loaders, models and optimizers, source lines and notes. A
+source line or note is written only once."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ class KnownObjects:
         return [subject for subject in self._subjects.values() if isinstance(subject, Model)]
 
     def count_prefetched(self, loader: int) -> int:
-        """Returns the number of batches of a loader that may already be prefetched. Draining them takes no time."""
+        """Returns the number of batches that the loader's workers may already have prefetched. Draining prefetched
+        batches takes no time."""
         facts = self.loader(loader)
         return facts.num_workers * (facts.prefetch_factor or 2) if facts is not None else 0

@@ -20,11 +20,11 @@ from slipstream.seams.user_code import is_user_code, make_site
 _MIN_KEPT = 8
 _LEAST_PACE = 0.25  # tensors per step; slower growth is assumed to be intended
 _MAX_INSPECTED = 20_000
-_MARK = "slipstream"  # key in a graph node's metadata, which is freed together with the node
-_DEPTH = 3  # nesting of containers: a list of records of lists
+_MARK = "slipstream"  # key in the metadata of a graph node; the metadata is freed together with the node
+_DEPTH = 3  # maximum nesting of containers, such as a list of records of lists
 _NUMBERS = re.compile(r"\.(item|tolist)\(\)|\bfloat\(")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-NUM_LOOKS = 6  # counts of live tensors after a step that left tensors behind
+NUM_LOOKS = 6  # maximum number of counts of live tensors after a step that left tensors behind
 _EPOCHS = 1.25  # after this many epochs a cache of every batch is full
 _MOST_STEPS = 400  # maximum number of steps over which tensors are counted
 _FEWEST_STEPS = 48
@@ -78,10 +78,11 @@ def count_tensors(objects: Iterable[Any]) -> tuple[int, int]:
 
 
 def find_leaks(frame: FrameType | None, num_steps: int, before: LiveTensors | None = None) -> list[Leak]:
-    """Returns the user's variables that hold more and more tensors. A variable counts only if it grew by about one
-    tensor in four steps or more, and only if `before`, an earlier snapshot, found fewer tensors in it. The reason is
-    that every step may rebuild a list of results or a sum of many terms. Without an earlier snapshot, tensors without a
-    graph count as data or as a filled cache."""
+    """Returns the user's variables that hold more and more tensors. A container of tensors with a graph, or a running
+    sum, counts if it has at least one tensor or term for every four steps. If an earlier snapshot `before` is given, it
+    must also have grown since then, because every step may rebuild a list of results or a sum of many terms. A
+    container of tensors without a graph counts only if it has grown since `before`, because it may hold data or be a
+    filled cache."""
     leaks: dict[str, Leak] = {}
     wanted = max(_MIN_KEPT, num_steps // 4)
     for name, file, value in _user_variables(frame):
@@ -103,8 +104,8 @@ def find_leaks(frame: FrameType | None, num_steps: int, before: LiveTensors | No
 
 class LiveTensors:
     """A snapshot of how many tensors each of the user's variables holds. For running sums the snapshot marks a node of
-    the graph. If the mark is later found below newer additions, the same sum has grown. This needs no reference to the
-    tensor."""
+    the graph. If the mark is later found below newer additions, the same sum has grown. The mark needs no reference to
+    the tensor."""
 
     def __init__(self, frame: FrameType | None, num_steps: int) -> None:
         self.num_steps = num_steps
@@ -130,8 +131,9 @@ _CONTAINERS: tuple[Any, ...] = (dict, list, deque, set, tuple)
 
 
 def _kept_in(value: Any) -> list[Any]:
-    """Returns the tensors in a container without a size limit, and in the containers inside it. Examples: a record for
-    every step (history.append({"loss": loss})), a list for every name (history["loss"].append(loss))."""
+    """Returns the tensors in a container and in the containers inside it. Containers with a size limit are left out.
+    Examples: a record for every step (history.append({"loss": loss})), a list for every name
+    (history["loss"].append(loss))."""
     torch: Any = sys.modules["torch"]
     items = itertools.islice(_items(value, _DEPTH), _MAX_INSPECTED)
     return [item for item in items if isinstance(item, torch.Tensor)]
@@ -203,7 +205,7 @@ def find_filling_line(file: str, name: str, key: str = "") -> Site | None:
         lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    # The attribute log.kept is called self.kept in the methods of its class
+    # For example, the attribute log.losses is called self.losses in the methods of its class.
     names = {name, f"self.{name.rpartition('.')[2]}"} if "." in name else {name}
     word = f"(?:{'|'.join(map(re.escape, sorted(names)))})"
     filling = re.compile(
@@ -218,8 +220,8 @@ def find_filling_line(file: str, name: str, key: str = "") -> Site | None:
 
 
 class LeakFollowUp:
-    """Follows up a step that left tensors behind. Counts live tensors at intervals until they stop growing or the
-    growth is established. A cache fills up and stops growing; a leak does not."""
+    """Follows up a step that left tensors behind. Counts live tensors at intervals, until their number stops growing or
+    all counts are made. A cache fills up and stops growing; a leak does not."""
 
     def __init__(self, num_batches: int | None) -> None:
         """`num_batches`: batches per epoch of the loader, if it has an end."""

@@ -1,6 +1,6 @@
 """Finds the number of steps after which the user's own loop stops: `if step >= args.max_steps: break`.
 
-Reads values of variables and calls no user code."""
+Reads values of variables and calls no function of the user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slipstream.observe.user_loops import SCOPES, Loop, RunningLoop, loops_aroun
 
 _COUNTER = re.compile(r"step|iter|batch|update|^(i|it|idx|n)$", re.IGNORECASE)
 _EPOCH = re.compile(r"epoch", re.IGNORECASE)
-_REACHES: dict[type[ast.cmpop], int] = {ast.GtE: 0, ast.Eq: 0, ast.Gt: 1}  # comparison to what is added to the limit
+_REACHES: dict[type[ast.cmpop], int] = {ast.GtE: 0, ast.Eq: 0, ast.Gt: 1}  # number that a comparison adds to the limit
 _COMPARES: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Is: operator.is_,
     ast.IsNot: operator.is_not,
@@ -53,7 +53,7 @@ def find_limit(frame: FrameType | None) -> LoopLimit | None:
 
 def _tests(loop: Loop) -> Iterator[ast.expr]:
     """Yields the conditions of the `if` statements that end the loop. The condition of a `while` loop is not yielded,
-    because `find_length` finds the limits in it by the names of variables."""
+    because `find_length` finds its limits by the names of variables."""
     waiting: list[ast.stmt] = list(loop.body)
     while waiting:
         statement = waiting.pop()
@@ -99,8 +99,8 @@ def _last_name(node: ast.expr) -> str:
 def _starts_again(part: ast.expr, running: RunningLoop, around: list[RunningLoop]) -> bool:
     """Whether the counter starts again in every iteration of an outer loop.
 
-    This is true for the variable of the inner loop, for a local variable of a function that is called in a loop, and
-    for a variable that an outer loop sets."""
+    This holds for the variable of the inner `for` loop, for a local variable of a function that is called in a loop,
+    and for a variable that an outer loop of the same function sets."""
     assert isinstance(part, ast.Compare)
     names = {node.id for node in ast.walk(part.left) if isinstance(node, ast.Name)}
     if any(isinstance(node, ast.Attribute) for node in ast.walk(part.left)) or not around:

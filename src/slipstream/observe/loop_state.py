@@ -1,4 +1,5 @@
-"""Knows what the script's loop does between two events: whether it evaluates, and whether a backward pass follows."""
+"""Finds out from the events what the script's loop is doing: whether it evaluates, and whether a backward pass
+follows."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 
 class LoopState:
-    """Follows the events of one process. `fresh` holds the events that `see_fresh` has not processed yet."""
+    """The state of the loop in one process. `fresh` is a list that the caller fills with new events."""
 
     def __init__(self, fresh: Sequence[tuple[Any, ...]]) -> None:
         self._fresh = fresh
@@ -17,15 +18,16 @@ class LoopState:
         self._awaited_backward = False
 
     def see_fresh(self) -> None:
-        """Processes the fresh events. The caller removes them afterwards."""
+        """Processes the events in the list. The caller removes them afterwards."""
         for event in self._fresh:
             if event[0] == "forward":
                 (self._trained if event[8] else self._evaluated).add(event[1])
         self._was_evaluating, self._awaited_backward = self.is_evaluating(), self.awaits_backward()
 
     def is_evaluating(self) -> bool:
-        """Whether the last forward pass was an evaluation of a model that also trains. Loss modules are ignored,
-        because scripts never switch them to evaluation mode."""
+        """Whether the script evaluates now. It does if the last call of a model that is used in both modes was in
+        evaluation mode, and no backward pass followed. Loss modules are ignored, because scripts never switch them to
+        evaluation mode."""
         evaluated = self._evaluated.union(event[1] for event in self._fresh if event[0] == "forward" and not event[8])
         for event in reversed(self._fresh):
             if event[0] == "backward":
@@ -37,7 +39,7 @@ class LoopState:
         return self._was_evaluating
 
     def awaits_backward(self) -> bool:
-        """Whether a forward pass with gradients has ended and its backward pass has not begun."""
+        """Whether the last forward pass had gradients, and neither a backward pass nor an update has ended since."""
         for event in reversed(self._fresh):
             if event[0] in ("backward", "optimizer"):
                 return False

@@ -1,4 +1,4 @@
-"""Collects what one process has recorded until it is written to the process's sink."""
+"""Collects what one process has recorded, and writes it to the process's sink."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MessageQueue:
             self._memory.append(memory)
 
     def write(self, message: Message) -> None:
-        """Writes a message at once."""
+        """Writes a message immediately."""
         if self._sink is not None:
             with self._lock:
                 self._sink.write(message)

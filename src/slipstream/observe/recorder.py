@@ -1,4 +1,4 @@
-"""Listens to the seams of one process: follows the phase that the script is in, makes events, and counts steps."""
+"""Is called by the seams of one process. Follows the phase that the script is in, makes events, and counts steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slipstream.seams.host_clock import Clock, HostClock
 from slipstream.seams.listener import Shortcut, Token
 
 _CPU_TIMED_NS = 25_000_000  # reading the CPU time of the process is expensive, so one batch per interval is timed
-_MAX_FRESH = 64  # events are passed on at this number even if no step ends, as in an evaluation
+_MAX_FRESH = 64  # maximum number of events that wait for the end of a step; an evaluation has more
 _BY_UPDATES = ("optimizer",)
 _MARKED = ("iterator", "input", "transfer", "forward", "backward", "optimizer")
 
@@ -59,7 +59,7 @@ class Recorder:
         self._listeners.append(listener)
 
     def follow_device(self, device: DeviceClock) -> None:
-        """Makes every following event carry times on the device's clock as well."""
+        """Adds times on the device's clock to the following events."""
         self.shortcut.thread = 0
         self._device = device
 
@@ -93,11 +93,12 @@ class Recorder:
             if start_ns >= self.shortcut.long_ns:
                 self.shortcut.long_ns = start_ns + _CPU_TIMED_NS
                 self._input_cpu_ns = self.clock.cpu_ns()
-                start_ns = self.now_ns()  # on a busy system this call often loses the core
+                start_ns = self.now_ns()  # reading the CPU time often loses the core on a busy system
         return (before, start_ns, None if self._device is None else self._device.mark())
 
     def _follow(self, phase: str) -> bool:
-        """Whether the script trains in this thread. If so, this thread is recorded from now on."""
+        """Whether this phase shows that the script trains in the calling thread. If so, that thread is recorded from
+        now on."""
         if phase not in ("backward", "optimizer"):
             return False
         self.thread = get_ident()
@@ -144,10 +145,10 @@ class Recorder:
         self.phase = "other"
 
     def count(self) -> None:
-        """Processes the events of one step, or of many short ones, together. Between two events the training replaces
-        the contents of the CPU caches, so running this code at each event would cost memory accesses each time."""
-        # due_ns is set only here and not wherever events are passed on: with short steps and no loader it would
-        # otherwise be postponed for ever.
+        """Processes the events of one step, or of several short steps, together. Between two events the training
+        replaces the contents of the CPU caches, so running this code at each event would be slower."""
+        # due_ns is set only here, and not in _look_at_fresh. If _look_at_fresh set it too, short steps without a loader
+        # would postpone it for ever.
         self.shortcut.due_ns = (self._fresh[-1][3] if self._fresh else self.now_ns()) + self.patience_ns
         self._look_at_fresh()
         num_closed, self._num_closed = self._num_closed, 0
@@ -170,8 +171,8 @@ class Recorder:
         self.shortcut.thread = self.thread if is_plain and not self._is_barred else 0
 
     def sampled_phase(self) -> str:
-        """Returns the current phase for the stack sampler, as far as it is known while the step runs. In a closure the
-        script's own lines run inside the optimizer's step; they count as "other"."""
+        """Returns the current phase for the stack sampler, as far as it is known while the step runs. With a closure,
+        lines of the script run inside the optimizer's step. These lines count as "other"."""
         if self.loop.is_evaluating():
             return "evaluation"
         return "other" if self.phase == "optimizer" and self.loop.awaits_backward() else self.phase

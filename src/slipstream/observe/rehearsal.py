@@ -1,6 +1,6 @@
 """Rehearsals: short comparisons at the end of a check, on copies of the script's own model, batch and optimizer. They
 measure whether a remedy gains on this machine. They do not change the script's objects. `rehearse` decides which
-rehearsals a script needs. Rehearsals that do not fit in the budget of seconds are left out."""
+rehearsals a script needs. The rehearsals share a budget of seconds, and one that does not fit is left out."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Run = Callable[[], Any]
 
 def race(remedy: str, setting: str, now: Run, then: Run, seconds: float) -> Rehearsal | None:
     """Runs `now` and `then` alternately for about `seconds`, and at least 5 times each. Returns None if the untimed
-    first calls take longer than `seconds`. If the interval of fewer than 11 pairs contains 1, more pairs are run, for
-    at most `seconds` again."""
+    first calls take longer than `seconds`. If fewer than 11 pairs fit and their interval contains 1, more pairs are
+    run, for at most `seconds` again."""
     deadline = time.monotonic() + seconds
     for run in (now, then, now, then):  # the first calls allocate and choose kernels
         run()
@@ -77,7 +77,7 @@ def _ratios(pairs: list[tuple[float, float]]) -> tuple[list[float], int]:
 
 
 def _is_undecided(pairs: list[tuple[float, float]]) -> bool:
-    """Whether the interval contains 1, so that the remedy is neither faster nor slower."""
+    """Whether the interval contains 1, so that the pairs do not show whether the remedy is faster."""
     ratios, outside = _ratios(pairs)
     return ratios[outside] < 1 < ratios[-1 - outside]
 
@@ -131,8 +131,8 @@ class ModelRehearsal:
 
     def bf16(self, seconds: float) -> Rehearsal | None:
         """Compares fp32 with bf16 autocast. On a CPU without units for bf16, a run may take 30 times as long as in
-        fp32. Such a pair is hopeless, and the rehearsal ends after two of them. If the time is over, a hopeless run is
-        ended early, and its figure is a lower bound."""
+        fp32. A pair in which bf16 takes more than `HOPELESS` times as long is hopeless, and the rehearsal ends after
+        two hopeless pairs. If the time is over, a hopeless run is ended early, and its time is a lower bound."""
         deadline = time.monotonic() + seconds
         autocast = torch.autocast(self._device, dtype=torch.bfloat16)
         lower = self._within(lambda: autocast)
@@ -314,7 +314,8 @@ def _model_tasks(
         wanted.append(("threads", lambda copied: lambda seconds: copied.threads(cores, seconds)))
     if device == "cpu" and denormal_share > _DENORMAL:
         wanted.append(("flush_denormals", lambda copied: copied.flush_denormals))
-    # It runs on every CPU. Without units for bf16 it shows how much slower bf16 is, so that no tuning tries bf16.
+    # This rehearsal runs on every CPU. Without units for bf16 it shows how much slower bf16 is, and tuning then skips
+    # bf16.
     if (device == "cpu" or read_torch_facts(device).has_fast_bf16) and all(
         p.dtype == torch.float32 for p in model.parameters()
     ):

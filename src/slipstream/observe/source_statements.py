@@ -1,5 +1,6 @@
-"""Reads from the user's source what depends on a statement, so that no advice removes what another line needs. A value
-counts as needed unless the source shows that it is not."""
+"""Reads from the user's source what depends on a statement, so that no advice removes what another line needs. A name
+that the statement sets counts as needed if the function around the statement reads the name anywhere or shares the name
+with other functions. Objects that the statement may change count as needed too."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)
-# Methods that change their object; leaving out a call changes what later lines find there.
+# Methods that change their object. If a call of one is left out, later lines find another value in the object.
 _CHANGES = {"append", "extend", "insert", "add", "update", "setdefault", "pop", "clear", "remove", "put", "step"}
 _TRAINS = {"backward", "manual_backward", "step", "zero_grad", "requires_grad_", "enable_grad", "set_grad_enabled"}
 _PLAIN_DECORATORS = {"staticmethod", "classmethod"}
@@ -90,7 +91,8 @@ def _set(node: ast.AST) -> set[str]:
 
 
 def _changed(node: ast.AST) -> set[str]:
-    """Returns the text of the objects that the code may change: by assignment to a part, or by a method's name."""
+    """Returns the source text of the objects that the code may change. Assignments to a part of an object and names of
+    called methods show a change."""
     found = set()
     for one in ast.walk(node):
         if isinstance(one, (ast.Attribute, ast.Subscript)) and isinstance(one.ctx, ast.Store):

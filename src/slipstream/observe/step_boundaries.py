@@ -22,8 +22,8 @@ def top_level(events: Sequence[Event], kind: str) -> list[Event]:
 
 
 def closing_events(events: Sequence[Event]) -> list[Event]:
-    """Returns the last event of every iteration: the step of the (rarest) optimizer; without an optimizer, the backward
-    pass; without a backward pass, the forward pass."""
+    """Returns the event that closes each iteration: an update by the optimizer that steps most rarely. Without an
+    optimizer it is the backward pass, and without a backward pass the forward pass."""
     updates = top_level(events, "optimizer")
     if updates:
         pace = pace_setters(events, updates)
@@ -32,7 +32,8 @@ def closing_events(events: Sequence[Event]) -> list[Event]:
 
 
 def _inference_closers(events: Sequence[Event]) -> list[Event]:
-    """Ends one iteration per batch where there is a loader, and one per call of the model where there is none."""
+    """Returns the last forward pass after each batch if there is a loader. Without a loader, returns every forward
+    pass."""
     forwards = top_level(events, "forward")
     inputs = [event for event in events if event.kind == "input"]
     if not inputs or not forwards:
@@ -49,7 +50,8 @@ def _inference_closers(events: Sequence[Event]) -> list[Event]:
 
 def pace_setters(events: Sequence[Event], updates: Sequence[Event]) -> set[int]:
     """Returns one optimizer per group of optimizers that are in use at the same time: the one that steps most rarely.
-    Among equals it is the one after which a new batch is requested, or else the last of the cycle."""
+    If several step equally rarely, the one after which most batches are requested is returned. Without a loader, the
+    one whose first update came last is returned."""
     groups = _simultaneous(updates)
     chosen = set()
     for group in groups:
@@ -91,8 +93,8 @@ def _last_of_cycle(events: Sequence[Event], updates: Sequence[Event], candidates
 
 
 def training_loaders(events: Sequence[Event]) -> set[int]:
-    """Returns the loaders whose batches are trained on: a backward pass follows at least half of them. A batch that a
-    training model only evaluated no longer counts once the next batch is requested. Otherwise the last batch of a
+    """Returns the loaders whose batches are trained on: a backward pass follows at least half of the batches. A batch
+    that a model only evaluated is dropped when the next batch is requested. If it were not, the last batch of a
     validation would count as trained on."""
     asked: Counter[int] = Counter()
     learnt: Counter[int] = Counter()
@@ -182,9 +184,9 @@ def _untrained_calls(events: Sequence[Event]) -> set[int]:
 
 def _trained_in_evaluation_mode(events: Sequence[Event], mode_switchers: set[int]) -> set[int]:
     """Returns the calls of a model in evaluation mode, by identity, that are trained on nevertheless: a script may
-    validate and not call train() afterwards. Such a call is followed by a backward pass, with neither another batch nor
-    a call in training mode in between; otherwise the backward pass belongs to that batch or call. Calls of loss modules
-    are ignored, because they do not show the mode."""
+    validate and not call train() afterwards. A call that is trained on is followed by a backward pass, with neither
+    another batch nor a call in training mode in between. A backward pass after another batch or call belongs to that
+    batch or call. Calls of loss modules are ignored, because they do not show the mode."""
     trained_calls: set[int] = set()
     pending: list[Event] = []
     for event in events:
@@ -201,8 +203,8 @@ def _evaluated_batches(
     events: Sequence[Event], trains: set[int], mode_switchers: set[int], trained_calls: set[int]
 ) -> set[int]:
     """Returns the batches of a training loader, by identity, that are only evaluated. Example: `test(train_loader)`
-    computes the training accuracy. No training on such a batch takes place before the next batch is requested or the
-    trial ends."""
+    computes the training accuracy. A batch is only evaluated if no training on it takes place before the next batch is
+    requested or the trial ends."""
     evaluated: set[int] = set()
     asked: list[Event] = []  # the last batch of a training loader, preceded by its iterator if that is new
     is_evaluated = False

@@ -1,4 +1,4 @@
-"""Counts steps while the script runs, from the events of its seams. Check, race and run count with this class. The
+"""Counts steps while the script runs, from the events of the seams. Check, race and run count with this class. The
 steps of a session are found afterwards from all events (steps.py)."""
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from typing import Literal
 
 Leader = Literal["rarest", "first"]
 
-_INFERENCE = 16  # after this many calls of a module without a backward pass, the script is taken not to train
-_RECENT = 8  # steps; a validation in one of them does not change their median
+_INFERENCE = 16  # after more calls of modules than this without a backward pass, the script is taken not to train
+_RECENT = 8  # number of recent steps; a validation in one of them does not change the median of their batches
 _FINISHED = 200  # updates of other optimizers in a row after which the leader counts as finished
 
 
@@ -17,9 +17,10 @@ class StepCounter:
     def __init__(
         self, kinds: tuple[str, ...] = ("optimizer", "backward", "forward"), leader: Leader = "rarest"
     ) -> None:
-        """`kinds` are the kinds of events that may end a step. Once one of them is seen, the kinds after it no longer
-        do. `leader` says which of several optimizers ends a step: the one that has stepped most rarely so far, or
-        the one that stepped first. The first is known at its first update, so all trials of a race agree on it."""
+        """`kinds` are the kinds of events that may end a step. Once an event of one kind is seen, events of later kinds
+        no longer end a step. `leader` says which of several optimizers ends a step: "rarest" is the one that has
+        stepped most rarely so far, "first" the one that stepped first. "first" is known at the first update, so all
+        trials of a race agree on it."""
         self.num_steps = 0
         self.samples = 0  # number of samples that were trained on
         self.closers = kinds  # kinds that may still end a step
@@ -38,7 +39,7 @@ class StepCounter:
         """Counts an event. Returns True if it closed a step."""
         if kind == "input":
             if ident != self._last_loader and self.num_steps:
-                self._pending_samples = 0  # from another loader and not trained on, as in a validation
+                self._pending_samples = 0  # of another loader: nothing trained on them, as in a validation
             self._last_loader = ident
             self._num_asked += 1
             self._pending_samples += samples
@@ -65,7 +66,8 @@ class StepCounter:
         self._updates.pop(optimizer, None)
 
     def is_trained(self, loader: int) -> bool:
-        """Whether at least a tenth as many batches of this loader were trained on as of the loader with the most."""
+        """Whether the script trains on batches of this loader: on at least a tenth as many as on batches of the loader
+        with the most."""
         return self.learnt_from[loader] * 10 >= max(self.learnt_from.values(), default=1)
 
     def batches_per_step(self) -> int:

@@ -1,8 +1,8 @@
 """Finds the steps and evaluations in the events of one process.
 
-`find_steps` is a pure function of all events of the trial, because unusual scripts can only be understood as a whole. A
-step lasts from the first event of one iteration of the training loop to the first event of the next iteration.
-Evaluation inside a step is excluded from its time."""
+`find_steps` is a pure function of all events of the trial, because the loops of unusual scripts can only be recognised
+from all events. A step lasts from the first event of one iteration of the training loop to the first event of the next
+iteration. Evaluation inside a step is excluded from its time."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _outside(events: Sequence[Event], spans: Sequence[tuple[int, int, list[Event
 
 
 def _step_bounds(events: Sequence[Event], closers: Sequence[Event]) -> list[tuple[int, int]]:
-    """Returns where each step starts and ends. After its closing event a step lasts until the next iteration begins, so
-    that what the script does after the optimizer (logging, saving, metrics) belongs to the step that ends."""
+    """Returns the start and the end of each step. After its closing event a step lasts until the next iteration begins.
+    So what the script does after the update (logging, saving, metrics) belongs to the step before."""
     openings = [event.start_ns for event in _outermost(events) if event.kind in _OPENING]
     if not closers or not openings:
         return []
@@ -68,8 +68,8 @@ def _step_bounds(events: Sequence[Event], closers: Sequence[Event]) -> list[tupl
 
 
 def _usual_ms(bounds: Sequence[tuple[int, int]]) -> float:
-    """Returns the mean step on the host. A single step would not do, because the host may run ahead of the device for
-    some steps and then wait for it."""
+    """Returns the mean time of a step on the host. The mean is used because the host may run ahead of the device for
+    some steps and then wait for the device."""
     return (bounds[-1][1] - bounds[0][0]) / len(bounds) / 1e6 if bounds else 0.0
 
 
@@ -90,8 +90,8 @@ def _between(events: Sequence[Event], start: int, end: int) -> list[Event]:
 def _apart(
     events: Sequence[Event], blocks: Sequence[Block], spans: Sequence[tuple[int, int, list[Event]]]
 ) -> list[Interval]:
-    """Returns the intervals that count for no step: evaluation, draining of the loader, and copying of replayed
-    batches."""
+    """Returns the intervals that count for no step: evaluation, draining of the loader, copying of replayed batches,
+    and this package's own observations."""
     apart = [Interval(start, end, "apart") for start, end, _ in spans]
     apart += [Interval(block.start_ns, block.end_ns, "apart") for block in blocks if block.kind == "drain"]
     ours = [event for event in events if event.kept or event.kind == "aside"]
@@ -100,9 +100,9 @@ def _apart(
 
 
 def _closures(events: Sequence[Event]) -> list[Interval]:
-    """Returns the intervals in which the script's own lines run inside an optimizer's step: a closure up to each
-    backward pass (Lightning runs the whole of training_step there). After a backward pass the optimizer itself runs
-    again."""
+    """Returns the intervals in which the script's own lines run inside an optimizer's step. They are the parts of a
+    closure before its backward passes; Lightning runs the whole of training_step there. After a backward pass the
+    optimizer itself runs again."""
     found: list[Interval] = []
     for update in top_level(events, "optimizer"):
         opened: int | None = update.start_ns
@@ -166,7 +166,8 @@ def _block_at(blocks: Sequence[Block], moment: int) -> int:
 
 
 def _count_samples(events: Sequence[Event], loaders: set[int]) -> int:
-    """Counts samples from the batches, or, where there is no loader, from the input of the first module."""
+    """Returns the number of samples in the batches. If the batches show none, returns the samples of the first module
+    whose input shows any."""
     by_loader: dict[int, int] = defaultdict(int)
     by_model: dict[int, int] = defaultdict(int)
     for event in events:

@@ -1,6 +1,7 @@
-"""Collects what a trial reports besides events: facts about torch, memory, the anatomy of one step, rehearsals. If a
-part fails, the session gets a note and the trial continues. The time that these parts take does not count as time of a
-step."""
+"""Collects what a trial reports besides events: facts about torch, memory, leaks, the length of the training, the
+anatomy of one step, rehearsals. If a part fails, the session gets a note and the trial continues. The time of these
+parts does not count as time of a step. Readings of the memory between steps are the exception; they take
+microseconds."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _COUNT_NS = 1_000_000_000
-_MAX_PROBES = 2  # an epoch is unlikely to begin in two observed steps
+_MAX_PROBES = 2  # maximum number of observed steps; an epoch or a validation rarely begins in two of them
 _GAUGE_NS = 50_000_000  # between two readings of the memory in use
 
 
@@ -139,8 +140,8 @@ class Survey:
             self._spare("the anatomy", lambda: self._stop_probe(is_whole))
 
     def end_dissection(self) -> bool:
-        """Ends the dissection. Returns False if another step may be tried, because the step was interrupted by the
-        start of an epoch or contained a validation."""
+        """Ends the dissection. Returns False if another step is to be tried. The reason is that an epoch began in the
+        observed step, or that the step contained a validation."""
         if self._probe is not None and self._has_validated() and self._num_probes < _MAX_PROBES:
             self._spare("the anatomy", self._drop_probe)
         is_whole = self._probe is not None
@@ -235,12 +236,12 @@ class Survey:
             self._why_no_anatomy = probe.reason
 
     def _with_padding(self, anatomy: Anatomy) -> Anatomy:
-        """Sets the share of padding to the mean over all inspected batches. The observed step decides whether padding
-        can be recognised at all."""
+        """Returns the anatomy with the mean share of padding over all inspected batches. If padding was not recognised
+        in the observed step, the share stays None."""
         if (observed := anatomy.padding_share) is None:
             return anatomy
         shares = self._tokens.shares_of_padding()
-        shares += [] if observed in shares else [observed]  # otherwise the observed batch is already among them
+        shares += [] if observed in shares else [observed]  # an equal share: the batch was inspected already
         facts = {"padding_share": sum(shares) / len(shares), "padding_batches": len(shares)}
         return msgspec.structs.replace(anatomy, **facts)
 
@@ -256,7 +257,7 @@ class Survey:
         return any(len(modes) == 2 for modes in self._modes.values())
 
     def on_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Stores the arguments of the largest model that trains, for the rehearsals."""
+        """Notes the model's mode, and stores the arguments of the largest model that trains, for the rehearsals."""
         self._modes.setdefault(id(model), set()).add(model.training)
         size = sum(parameter.numel() for parameter in model.parameters()) if model.training else 0
         if size and (self._caught is None or size > self._caught[0]):

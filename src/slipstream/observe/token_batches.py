@@ -1,5 +1,6 @@
 """Stores the token inputs of a model in some batches of the trial, so that the share of padding does not depend on the
-one dissected step. Copies small integer inputs, and evaluates them near the end of the trial."""
+one dissected step. Copies small integer inputs and masks, and computes their share of padding after the dissected
+step."""
 
 from __future__ import annotations
 
@@ -57,8 +58,8 @@ class Tokens:
             self._kept.append((named, [tensor.detach().clone() for tensor in inputs.tokens], fillers))
 
     def shares_of_padding(self) -> list[float]:
-        """Returns the share of padding for each batch that differs from the batches before it. A batch in which padding
-        cannot be recognised counts as 0."""
+        """Returns the share of padding for each batch that differs from the batches before it. The share of a batch in
+        which padding cannot be recognised is 0."""
         from slipstream.observe.anatomy.padding import Inputs, share_of_padding
 
         shares: list[float] = []

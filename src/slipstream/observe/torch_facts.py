@@ -41,8 +41,8 @@ def read_torch_facts(device: str = "") -> TorchFacts:
 
 
 def _read_accelerator() -> str:
-    """Returns the type of the accelerator, or "". For CUDA it asks NVML, which creates no context and does not affect
-    forks. For other accelerators it asks torch."""
+    """Returns the type of the accelerator, or "". Whether a CUDA device exists is asked from NVML, which creates no
+    context and does not affect forks. ROCm and other accelerators are asked through torch."""
     try:
         found = torch.accelerator.current_accelerator()
         if found is None:
@@ -96,7 +96,8 @@ def _read_cuda_units(device: str) -> tuple[bool, bool, bool]:
 
 
 def _read_cuda_device(kind: str, device: str) -> tuple[str, int]:
-    """Returns the name and the memory of a CUDA device that the script has initialised. Otherwise returns "" and 0."""
+    """Returns the name and the memory of a CUDA device that the script has initialised, or "" and 0 for any other
+    device."""
     if kind != "cuda" or not device or not _is_initialised("cuda"):
         return "", 0
     properties = torch.cuda.get_device_properties(device)

@@ -1,5 +1,5 @@
 """Finds how long the training will be, as far as the script's own variables say. Reads the running frames once, at the
-end of a trial; changes nothing and calls no user code.
+end of a trial, and changes nothing.
 
 Also finds a loop in the user's source that repeats all epochs in every iteration, such as a loop over folds, seeds or
 settings. The number of its iterations is not known."""
@@ -38,8 +38,9 @@ _LIBRARIES = {"transformers": "transformers", "lightning": "lightning", "pytorch
 
 
 def find_length(frame: FrameType | None = None) -> Length | None:
-    """Returns the epochs or steps, from the innermost variable that has such a name. The number of steps at which the
-    script's own loop breaks off takes precedence over a variable's name."""
+    """Returns the epochs or steps, from the innermost variable with a usual name for epochs or steps. If the script's
+    own loop ends at a limit, that number of steps takes precedence, unless the length comes from a framework's
+    trainer."""
     epochs = steps = None
     source = steps_name = ""
     for label, name, value in _variables(frame):
@@ -62,7 +63,7 @@ def find_length(frame: FrameType | None = None) -> Length | None:
 
 
 def _is_per_epoch(frame: FrameType | None, name: str) -> bool:
-    """Whether this number of steps is that of a `for` loop inside a loop over epochs."""
+    """Whether the variable with this name limits a `for` loop that is inside a loop over epochs."""
     is_inside = False
     for running in loops_around(frame):
         if is_inside and _COUNTS[True].search(_head(running.loop)):
@@ -120,7 +121,7 @@ def _named(variables: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         if isinstance(value, (argparse.Namespace, SimpleNamespace)) or hasattr(value, "__dataclass_fields__"):
             for key, inner in vars(value).items():
                 yield f"{name}.{key}", key, inner
-        elif is_user_class(type(value)):  # only epochs: its number of steps need not be the training's
+        elif is_user_class(type(value)):  # only epochs: a number of steps may mean something else here
             settings = getattr(value, "__dict__", {}).items()
             yield from ((f"{name}.{key}", key, inner) for key, inner in settings if key in _EPOCHS)
         elif type(value) is dict and len(value) < 200:
@@ -150,8 +151,8 @@ _APART = re.compile(r"fold|split|seed|trial|client|member", re.IGNORECASE)
 
 
 def find_turns(frame: FrameType | None, has_epochs: bool, trainer: Any = None) -> Site | None:
-    """Returns the loop directly around the one that counts epochs (or steps), or around the call of the trainer, if a
-    trainer counts them."""
+    """Returns the loop directly around the loop that counts epochs (or steps), or around the call of the trainer if
+    there is one. If there is no such loop, returns a loop over folds, seeds or the like inside the counting loop."""
     loops = list(loops_around(frame, lambda one: trainer is None or one.f_locals.get("self") is trainer))
     if trainer is None:
         counting = [at for at, (_, loop, _) in enumerate(loops) if _COUNTS[has_epochs].search(_head(loop))]
@@ -166,8 +167,8 @@ def find_turns(frame: FrameType | None, has_epochs: bool, trainer: Any = None) -
 
 
 def _is_apart(loop: Loop) -> bool:
-    """Whether the loop variable names folds, seeds and the like. Only the variable counts, because a loop over the
-    batches of a fold mentions the fold too."""
+    """Whether the name of the loop variable contains "fold", "seed" or the like. Only the variable counts, because a
+    loop over the batches of a fold mentions the fold too."""
     return not isinstance(loop, ast.While) and bool(_APART.search(ast.unparse(loop.target)))
 
 

@@ -50,7 +50,8 @@ def source_tree(file: str) -> ast.Module | None:
 
 
 def _enclosing(tree: ast.Module, line: int) -> list[Loop]:
-    """Returns the loops that contain the line, outermost first, within the function around it."""
+    """Returns the loops that contain the line, outermost first. Only loops of the innermost function around the line
+    count."""
     loops: list[Loop] = []
     body: list[ast.stmt] = tree.body
     while body:

@@ -1,6 +1,6 @@
 """Measures the private memory of a loader's worker. After a fork the private memory is empty, and it grows by every
-page that the worker writes to. The worker itself reads its size after a batch. It does this rarely, because the kernel
-has to scan all of the worker's memory."""
+page that the worker writes to. The worker itself reads the size after some of its batches and at its end. Readings are
+rare, because the kernel has to scan all of the worker's memory for each of them."""
 
 from __future__ import annotations
 

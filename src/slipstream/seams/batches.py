@@ -1,4 +1,4 @@
-"""Reads a batch without changing it: its number of samples and its tensors. Also copies a batch."""
+"""Reads the number of samples and the tensors of a batch, and copies batches. No function here changes a batch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MAX_TENSORS = 32
 def count_samples(batch: Any) -> int:
     """Returns the number of samples in a batch, or 0 if it is not known.
 
-    It is the leading dimension of the first tensor that has one, else the length of a list or tuple. Batches of graphs
-    report their own number (`num_graphs`), because the leading dimension of their tensors is another number, such as
-    the number of nodes."""
+    The number is the leading dimension of the first tensor that has one, else the length of a list or tuple. Batches of
+    graphs report their own number (`num_graphs`), because the leading dimension of their tensors is another number,
+    such as the number of nodes."""
     kind = type(batch)
     if (kind is list or kind is tuple or kind is dict) and batch:  # The fast way for the most common batches
         first = next(iter(batch.values())) if kind is dict else batch[0]

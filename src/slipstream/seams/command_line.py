@@ -66,8 +66,8 @@ def _plain(value: Any) -> Any:
 
 
 def _longest(options: Iterable[str]) -> str:
-    """The first long form, or the first short form if there is no long one. In a pair such as --amp and --no-amp, the
-    first one switches the setting on."""
+    """Returns the first long form, or the first short form if there is no long one. In a pair such as --amp and
+    --no-amp, the first one switches the setting on."""
     options = list(options)
     return next((one for one in options if one.startswith("--")), options[0])
 

@@ -59,7 +59,7 @@ class AcceleratorClock:
     def __init__(self, device: ClockDevice, max_pending: int = _MAX_PENDING) -> None:
         self._device = device
         self._max_pending = max_pending
-        # Marks by stream. The device passes those of a stream in order.
+        # Marks by stream. The device passes the marks of one stream in order.
         self._pending: dict[Any, deque[DeviceMark]] = {}
         self._num_pending = 0
         self._num_since = 0  # Marks since the last collection
@@ -114,7 +114,8 @@ class AcceleratorClock:
 
 
 def _num_passed(pending: deque[DeviceMark]) -> int:
-    """The number of marks that the device has passed, found by bisection, because every query takes time."""
+    """Returns the number of marks that the device has passed. Bisection finds it with few queries, because every query
+    takes time."""
     low, high = 0, len(pending)
     while low < high:
         # In most cases the device has passed all marks, so the last one is queried first.
@@ -138,7 +139,7 @@ class _TorchDevice:
         self.is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing if is_cuda else lambda: False
 
     def new_event(self) -> Any:
-        return self._event_type(enable_timing=True)  # The device of an event is the one on which it is recorded.
+        return self._event_type(enable_timing=True)  # An event belongs to the device on which it is recorded.
 
     def current_stream(self) -> Any:
         return self._find_stream(self._index)

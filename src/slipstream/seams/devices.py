@@ -6,8 +6,9 @@ import torch
 
 
 def devices_in_use() -> list[torch.device]:
-    """The accelerators that hold memory of this process, and the current one. A script may put its model on a device
-    that is not the current one. This function initialises no device."""
+    """Returns the accelerators that hold memory of this process, and the current one. A script may put its model on a
+    device that is not the current one. If the accelerator does not report its memory, only the current one is returned.
+    This function initialises no device."""
     if not torch.accelerator.is_available():
         return []
     kind = torch.accelerator.current_accelerator()

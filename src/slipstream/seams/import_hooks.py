@@ -20,7 +20,7 @@ class ImportHooks(importlib.abc.MetaPathFinder):
     def __init__(self) -> None:
         self._callbacks: dict[str, list[Callback]] = {}
         self._running: set[str] = set()  # Modules that are being executed now
-        # Modules whose import began before a callback was registered. Python does not report the end of such an import.
+        # Modules whose import began before a callback was registered. Python does not report the end of their import.
         self._underway: set[str] = set()
 
     def when_imported(self, name: str, callback: Callback) -> None:

@@ -1,6 +1,6 @@
 """Finds containers with very many Python objects in the attributes of a dataset. Forked workers gradually copy the
 memory of these objects, because reading an object writes its reference count. The attributes of wrapped datasets are
-searched too. No code of the dataset is called."""
+searched too. No method of the dataset is called."""
 
 from __future__ import annotations
 

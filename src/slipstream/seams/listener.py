@@ -1,8 +1,9 @@
 """The interface between seams and the object that listens to them. Seams emit events; listeners decide.
 
 There are two code paths through the seams of a step. The slow path, `enter` and `leave`, works for every script. The
-fast path (`Shortcut`) is for a step that passes the same four seams again and again. It adds one Python frame per seam
-and touches little memory, because the training replaces the contents of the CPU caches between two seams."""
+fast path (`Shortcut`) is for a step that passes the same four seams again and again. The fast path adds one Python
+frame per seam. It touches little memory, because between two seams the training replaces the contents of the CPU
+caches."""
 
 from __future__ import annotations
 

@@ -289,7 +289,8 @@ def _framework(loader: Any, site: Site | None) -> str:
 
 
 class WorkerSeam:
-    """Times the building of batches in a loader's worker. In the main process, events of kind `input` contain it."""
+    """Times the building of batches in a loader's worker. Without workers, events of kind `input` contain the
+    building."""
 
     def __init__(self, worker_listener: WorkerListener) -> None:
         self._worker_listener = worker_listener

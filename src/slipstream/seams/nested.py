@@ -1,8 +1,8 @@
 """Takes nested structures apart: batches, and the arguments and results of calls.
 
-The containers are those of torch's pytree, further subclasses of lists and tuples, all mappings and all dataclasses.
-Other classes that a framework registers with pytree are not taken apart. The model may change such an object, for
-example a cache of keys and values, and a rebuilt object would not be the script's own."""
+Containers are lists and tuples with their subclasses, deques, all mappings and all dataclasses. Other classes that a
+framework registers with pytree are not taken apart. The model may change an object of these classes, for example a
+cache of keys and values, and a rebuilt object would not be the script's own."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The only way in this package to patch an attribute and to restore it. A passage calls the original exactly once,
-unless a callback substitutes the result. If a callback raises an exception, the passage is disabled and the fault is
-reported once, and the script continues. Closing the patches restores the original attributes and checks the result."""
+"""Patches attributes and restores them. A passage is a wrapper that calls callbacks before and after the original. It
+calls the original exactly once, unless the first callback returns a substitute or raises StopIteration. If a callback
+raises another exception, the passage is disabled and the fault is reported, and the script continues. Closing the
+patches restores the original attributes, except those that other code has patched since."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ class Substitute:
 
 
 class Patches:
-    """Every change that one trial makes to torch. The changes are undone in reverse order."""
+    """A group of patches that are undone together, in reverse order."""
 
     def __init__(self, complain: Complain, is_compiling: Callable[[], bool]) -> None:
         self._undo = ExitStack()
@@ -109,7 +110,8 @@ class Patches:
         return Passage(original, before, after, abandon, seam, self.complain, self.is_compiling)
 
     def guard(self, name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function that calls the callback and catches its exceptions, for torch's own hook registries."""
+        """Returns a function for torch's own hook registries. The function calls the callback until the callback raises
+        an exception, and catches this exception."""
         callback = self.register(name, callback)
         is_compiling = self.is_compiling
         in_service = True

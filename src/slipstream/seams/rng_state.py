@@ -23,7 +23,7 @@ class RngState:
         return any(not _is_equal(_read(generator), state) for generator, state in self._states)
 
     def moved_library(self) -> str:
-        """The library of the first generator whose state has changed; "" if none has."""
+        """Returns the library of the first generator whose state has changed, or "" if none has."""
         moved = (generator for generator, state in self._states if not _is_equal(_read(generator), state))
         return next(map(_library, moved), "")
 
@@ -41,13 +41,14 @@ class _DeviceGenerator:
 
 
 def torch_generators(device: str) -> list[Any]:
-    """The generators that torch draws from by default, on the CPU and on the device (cpu, cuda, ...)."""
+    """Returns the generators that torch draws from by default, on the CPU and on the device (cpu, cuda, ...)."""
     on_device = [] if device in ("cpu", "meta") else [_DeviceGenerator(torch.get_device_module(device))]
     return [torch.default_generator, *on_device]
 
 
 def default_generators(device: str = "cpu") -> list[Any]:
-    """The generators that the functions of torch, Python and NumPy use. NumPy's is included if NumPy is imported."""
+    """Returns the generators that the functions of torch, Python and NumPy use. NumPy's is included if NumPy is
+    imported."""
     python: Any = random
     numpy: Any = sys.modules.get("numpy.random")
     return [*torch_generators(device), python._inst, *([numpy.mtrand._rand] if numpy is not None else [])]

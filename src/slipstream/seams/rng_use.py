@@ -31,7 +31,7 @@ class RngUse:
         self._before = RngState(self._generators)
 
     def end(self) -> bool:
-        """Whether the state of a generator has changed since `begin`."""
+        """Ends the watch of one batch. Returns whether the state of a generator has changed since `begin`."""
         has_moved = self._before is not None and self._before.has_moved()
         self.has_drawn |= has_moved
         self._left -= 1
@@ -41,8 +41,8 @@ class RngUse:
 
 
 def _kept_on(dataset: Any) -> Iterator[Any]:
-    """Yields the generators that the dataset holds in its attributes, or in attributes and lists of the objects that it
-    holds, such as transforms and inner datasets."""
+    """Yields the generators in the attributes of the dataset. The attributes and lists of objects in these attributes,
+    such as transforms and inner datasets, are searched too."""
     level, seen = [dataset], 0
     for _ in range(_MAX_DEPTH):
         level = [value for thing in level for value in _parts(thing)][: _MAX_INSPECTED - seen]

@@ -8,9 +8,8 @@ _listeners: list[Callable[[], None]] = []
 
 
 class StopTrial(SystemExit):
-    """Is raised from a seam, in the script's own thread, after the trial has measured everything that it should
-    measure. It is a SystemExit with code 0, so a child process that the script has started also ends without an
-    error."""
+    """Is raised from a seam, in the script's own thread, when the trial is over. This exception is a SystemExit with
+    code 0, so a child process that the script has started also ends without an error."""
 
     def __init__(self) -> None:
         super().__init__(0)

@@ -1,5 +1,5 @@
 """The seams for host-to-device copies, and for calls in which the host waits for the device. They are installed only if
-there is a device. A predicate decides which tensors are on the device, so tests can run without a device."""
+a model is on an accelerator. A predicate decides which tensors are on the device, so tests can run without a device."""
 
 from __future__ import annotations
 

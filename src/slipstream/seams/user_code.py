@@ -125,8 +125,9 @@ def definition_of(code: CodeType | None) -> Site | None:
 
 
 def current_sites() -> tuple[Site | None, Site | None]:
-    """Returns the user's line that calls the model now, and the line that called the function in which this line is. A
-    method of a model does not count as the caller of the model, unless a framework called it (`validation_step`)."""
+    """Returns two lines of the user: the line that calls the model now, and the line that called the function around
+    it. A method of a model does not count as the caller of the model, unless a framework called it
+    (`validation_step`)."""
     frame = user_frame(sys._getframe(1))
     while frame is not None and _is_method_of_module(frame) and _is_called_by_user(frame):
         frame = user_frame(frame.f_back)

@@ -1,6 +1,6 @@
-"""The trial's side of a race. The baton gets a tick at the end of each step, times the blocks of its trial, and pauses
-the script's thread at the end of a block until the backend lets the trial continue. Within a block, a tick only updates
-counters and reads the clock."""
+"""The trial's side of a race. `Baton.tick` is called at the end of each step. It times the blocks of its trial, and
+pauses the script's thread at the end of a block until the backend lets the trial continue. Within a block, a tick only
+updates counters and reads the clock."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from slipstream.trial.timed_trial import TimedTrial
 from slipstream.wire import protocol
 from slipstream.wire.protocol import Finished, Go, Joined, Report, Standing, Stop, Tell, Ticked, Welcome
 
-_MOST_READY_S = 10.0  # the warm-up waits so long, at most, until batches that workers finished ahead are used up
+_MOST_READY_S = 10.0  # maximum time until batches that workers finished ahead are used up; the warm-up lasts until then
 _EXIT_ALONE = 75  # exit code if the backend has ended: nothing reads this trial's messages any more
 
 
 class Baton:
-    """Every process of a trial has an instance. The process that ticks first holds the baton; the others run without
-    it."""
+    """Every process of a trial has an instance. The process whose first tick comes first holds the baton. The other
+    processes run without it."""
 
     def __init__(self, path: str, warm_up: int, trial: TimedTrial, starts: EpochStarts) -> None:
         self._trial = trial
@@ -57,7 +57,8 @@ class Baton:
         self._held: list[int] = []  # child processes that are stopped while this process is paused
 
     def time_input(self, early: Patches) -> None:
-        """Measures, during the warm-up, how much of a step is spent waiting for batches, and notes who makes them."""
+        """Measures, during the warm-up, how much of a step is spent waiting for batches, and notes the iterator that
+        returns them."""
 
         def after(start_ns: int, args: Any, kwargs: Any, result: Any) -> None:
             self._input_ns += time.perf_counter_ns() - start_ns
@@ -179,8 +180,9 @@ class Baton:
             self._let_run()
 
     def finish(self, ending: Ending, is_always_told: bool = False) -> None:
-        """Tells the backend that the script ends in this process. With `is_always_told`, the report is also sent if the
-        script raised before its first tick, when no process holds the baton yet."""
+        """Tells the backend that the script ends in this process, unless the backend itself stopped the script. With
+        `is_always_told`, the report is also sent if the script raised before its first tick, when no process holds the
+        baton yet."""
         if is_always_told and self._wire is None and ending.reason == "raised":
             self._wire, self._holder = protocol.connect(self._path), os.getpid()
         if self.is_held and ending.reason != "stopped":

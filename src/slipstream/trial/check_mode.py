@@ -1,5 +1,6 @@
 """Sets up a process for `check` and `watch`: the seams, the search for the outermost module, the schedule and its
-survey, and the stack sampler. It also adapts them when the process becomes a loader's worker."""
+survey, and the stack sampler. In a process that becomes a loader's worker, it records the worker's batches instead of
+steps."""
 
 from __future__ import annotations
 
@@ -173,8 +174,8 @@ class CheckMode:
             self._recorder.patience_ns = _PATIENCE_NS if is_patient else 0
 
     def on_pulse(self) -> None:
-        """Starts the sampler at the first pulse, so that a process that never trains does not pay for it. The schedule
-        never stops a worker."""
+        """Starts the sampler at the first pulse, so that a process that never trains runs no sampler. A loader's worker
+        ignores pulses, because the schedule never stops a worker."""
         if self._schedule is None or self._fetches is not None:
             return
         if self._sampler is None:

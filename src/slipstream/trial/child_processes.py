@@ -105,7 +105,7 @@ def _leave_at_end(run: ScriptRun) -> None:
 
 
 def _follow_forks(run: ScriptRun) -> Callable[[], None]:
-    """Returns a function that stops following forks."""
+    """Calls `run.start_child` in every child that is forked from now on. Returns a function that ends this."""
     global _is_registered
     if not _is_registered:
         os.register_at_fork(after_in_child=_after_fork)  # Python cannot unregister this function

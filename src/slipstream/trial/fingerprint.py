@@ -1,5 +1,5 @@
 """Records the fingerprint of a trial: its losses, sketches of the gradients, buffers and weights of its first steps,
-and a digest of all its weights. Losses stay on the device until the trial reports them."""
+and a digest of all its weights and buffers. Losses stay on the device until the trial reports them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class FingerprintRecorder:
 
     def install(self, patches: Patches) -> None:
         """Must be called after the techniques are installed. Then this patch of `backward` is the outermost one and
-        sees the script's own loss before a technique scales it. This hook runs last and sees the gradients that the
-        update uses."""
+        sees the script's own loss before a technique scales it. The hook before an update then runs last, and sees the
+        gradients that the update uses."""
         patches.around(torch.autograd, "backward", "fingerprint.backward", self._before, self._after, self._abandon)
         patches.around(torch.amp.GradScaler, "scale", "fingerprint.scale", None, self._after_scale)
         hook = patches.guard("fingerprint.update", self._before_step)
@@ -233,7 +233,7 @@ class FingerprintRecorder:
         return peak_bytes, free_bytes
 
     def _devices(self) -> list[torch.device]:
-        """Returns the devices on which a step's work is queued. The CPU is not one of them, because it works
+        """Returns the devices on which a step's work is queued. The CPU is not included, because it works
         synchronously."""
         if len(self._optimizers) + len(self._modules) != self._num_looked:
             self._num_looked = len(self._optimizers) + len(self._modules)

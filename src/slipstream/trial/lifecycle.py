@@ -50,7 +50,7 @@ class TrialSettings(msgspec.Struct, frozen=True):
     seconds: float = 60.0
     spool: str = ""
     script: list[str] = []
-    schedule: str = ""  # module:class of a schedule that replaces that of `check`
+    schedule: str = ""  # module:class of a schedule that replaces the schedule of `check`
     profile: str = ""  # a file for torch's profile of a few steps or, with `memory`, for torch's memory snapshot
     recipe: Recipe = Recipe()  # for run and race
     # The following fields are only for race.

@@ -1,4 +1,5 @@
-"""Records the evaluation results that the script prints, so that trials can be compared by them."""
+"""Records losses, scores and other results that the script prints with `print`, so that trials can be compared by these
+results."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ _LONGEST = 2000  # maximum number of characters of a line
 
 
 class PrintedMetrics:
-    """Reads what the script prints."""
+    """Reads the arguments of the script's calls of `print`."""
 
     def __init__(self, num_ticks: Callable[[], int]) -> None:
         self._num_ticks = num_ticks

@@ -18,7 +18,7 @@ _LEVEL_STEPS = 4
 class ReadyBatches:
     def __init__(self) -> None:
         self._iterator: weakref.ref[Any] | None = None
-        self._num_ready: list[int] = []  # after each step
+        self._num_ready: list[int] = []  # after each step since the end of the warm-up
 
     def see(self, iterator: Any) -> None:
         """Is called with the iterator that has just returned a batch."""

@@ -37,8 +37,8 @@ class AppliedRecipe(Protocol):
         ...
 
 
-# The last argument is true for a separate trial in which only the numerics are checked. It draws the base's random
-# numbers.
+# The last argument is true for a separate trial in which only the numerics are checked. This trial draws the same
+# random numbers as the base.
 ApplyRecipe = Callable[[Recipe, Patches, Complain, bool], AppliedRecipe]
 
 

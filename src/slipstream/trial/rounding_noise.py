@@ -1,7 +1,7 @@
 """Adds the rounding errors of a precision to a training that otherwise computes as before. Relative random noise is
-added to the weights and to the results of operators in the model's forward and backward passes. A trial with this noise
-shows how far correct arithmetic of that precision moves gradients, weights and losses. The noise uses its own random
-numbers."""
+added to the weights and to the results of operators in the model's forward and backward passes. In some draws these
+values are rounded instead. A trial with this noise shows how far correct arithmetic of that precision moves gradients,
+weights and losses. The noise uses its own random numbers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from slipstream.seams.patching import Patches
 
 _SEED = 20260
 _POOL_NUMEL = 1 << 20  # random numbers that are drawn once; each operator starts at another place among them
-# The largest relative distance to the next number, halved. Smaller noise would be lost when a result is rounded to its
-# type.
+# Half of the largest relative distance between two neighbouring numbers of a type. Smaller noise would be lost when a
+# result is rounded to its type.
 _OF_DTYPE = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-24, torch.float64: 2**-53}
 _SHORT: dict[torch.dtype, Precision] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 _CLEARED_BITS: dict[Precision, int] = {"bf16": 16, "fp16": 13, "tf32": 13}  # of fp32's significand
@@ -119,7 +119,7 @@ class RoundingNoise:
     # --- noise ----------------------------------------------------------------------------------------------------
 
     def _moved(self, values: torch.Tensor) -> torch.Tensor:
-        """Returns the values with noise."""
+        """Returns the values with noise, or the rounded values."""
         with torch.no_grad():
             wide = values if values.dtype == torch.float64 else values.float()
             roundoff = self._roundoff(values.dtype)
@@ -130,16 +130,16 @@ class RoundingNoise:
             return torch.where(torch.isfinite(wide), moved, wide).to(values.dtype)  # keeps the infinite values of masks
 
     def _roundoff(self, dtype: torch.dtype) -> float:
-        """Returns the roundoff of the precision or that of the tensor's type, if that is larger. For fp32 it is always
-        that of the type."""
+        """Returns the larger of two roundoffs: of the precision and of the tensor's type. If the precision is fp32,
+        returns the roundoff of the type."""
         own, short = _OF_DTYPE.get(dtype, 0.0), _SHORT.get(dtype)
         if short is not None and ROUNDOFF[short] > ROUNDOFF[self.own_precision]:
             self.own_precision = short
         return own if self._precision == "fp32" else max(own, ROUNDOFF[self._precision])
 
     def _rounded(self, values: torch.Tensor) -> torch.Tensor:
-        """Rounds to the significand of the precision. The range stays that of fp32, because losing small numbers, as
-        fp16 does without loss scaling, is a fault."""
+        """Rounds to the significand of the precision. The range stays the range of fp32. fp16 without loss scaling also
+        loses small numbers, but that is a fault and not rounding."""
         cleared = _CLEARED_BITS[self._precision]
         bits = values.float().contiguous().view(torch.int32)
         return ((bits + (1 << (cleared - 1))) & -(1 << cleared)).view(torch.float32)

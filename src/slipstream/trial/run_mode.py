@@ -32,8 +32,9 @@ def run_watched(
 ) -> None:
     """Runs the script to its end.
 
-    `base_step_ms` is the step time without the recipe, as `tune` measured it. `hint` is appended to the last line if
-    the script trained. `on_shortage` returns lines to print if the script ended because memory ran out."""
+    `base_step_ms` is the step time without the recipe, as `tune` measured it. `hint` is appended to the line with the
+    number of steps, if the script trained. `on_shortage` returns lines to print if the script ended because memory ran
+    out."""
     process = os.getpid()
     explained: list[str] = []
     run = start_run(TrialSettings(mode="run", num_steps=0, seconds=0.0, script=script, recipe=recipe), apply_recipe)
@@ -87,7 +88,7 @@ def is_shortage(ending: Ending) -> bool:
 
 
 def _saved(run: ScriptRun, base_step_ms: float | None) -> str:
-    """Returns a comparison of the step time with that of the base, which `tune` measured at another time."""
+    """Returns a comparison of the step time with the base's step time, which `tune` measured at another time."""
     step_counter = run.step_counter
     step_s = step_counter.step_s() if step_counter is not None else None
     if step_counter is None or step_s is None or not base_step_ms:

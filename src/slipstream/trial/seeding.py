@@ -1,6 +1,6 @@
 """Gives all trials the same random numbers. Seeds are set when each library is imported, and a request of the script
-for entropy from the system gets a fixed seed instead. For the control with another seed, every seed that the script
-sets is shifted."""
+for entropy from the system gets a fixed seed instead. For the control with another seed, every number that the script
+sets as a seed is shifted."""
 
 from __future__ import annotations
 

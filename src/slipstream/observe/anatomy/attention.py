@@ -1,6 +1,6 @@
-"""Finds hand-written attention: a product, its softmax, and a product with the result, inside one module. It is
-recognised by the order and the shapes of the operators, and its line is searched in the source of the module's
-class."""
+"""Finds hand-written attention: a matrix product, a softmax of the product, and a product with the result. Attention is
+recognised by the order and the shapes of the operators. The user's line is searched in the source of the module's class
+and of the modules around it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def _are_related(first: Node, second: Node, entries: list[ModuleEntry]) -> bool:
 
 
 def find_line(index: int, entries: list[ModuleEntry]) -> Site | None:
-    """Returns the user's line: the softmax in the source of the class, else where the user's code calls this module."""
+    """Returns the line of the softmax in the module's class or in a function that the class names. If there is none,
+    returns the line at which the user's code calls this module or a module around it."""
     entry = entries[index]
     for function in _list_functions(type(entry.module)):
         if is_user_code(function.__code__.co_filename) and (line := _find_softmax(function)):
@@ -109,7 +110,8 @@ def find_line(index: int, entries: list[ModuleEntry]) -> Site | None:
 
 
 def _list_functions(kind: type) -> list[FunctionType]:
-    """Returns the `forward` method first, then the other methods, then the functions that any of them names."""
+    """Returns the `forward` method first, then the other methods except `__init__`, then the functions that these
+    methods name."""
     forward = getattr(kind, "forward", None)
     methods = [value for name, value in vars(kind).items() if isinstance(value, FunctionType) and name != "forward"]
     found = [forward] if isinstance(forward, FunctionType) else []

@@ -13,8 +13,8 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
 def take_sample(value: Any) -> torch.Tensor | None:
-    """Returns a small copy of a tensor's values, evenly spaced, or None for a value that cannot be read without side
-    effects."""
+    """Returns a copy of evenly spaced values of a tensor. Returns None for a value that is not an ordinary
+    floating-point tensor, or that cannot be read without side effects."""
     if isinstance(value, (tuple, list)) and value:
         value = value[0]
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.dtype not in _DTYPES or value.numel() == 0:

@@ -140,8 +140,8 @@ def _rank_modules(trace: OperatorTrace, entries: list[ModuleEntry]) -> list[Modu
 
 
 def _measure_updates(trace: OperatorTrace) -> tuple[int, int]:
-    """Returns the time and the number of operators of optimizer steps, without the forward and backward passes of a
-    closure inside them."""
+    """Returns the time and the number of operators (on a device: kernels) of optimizer steps. The forward and backward
+    passes of a closure inside a step do not count."""
     passes = sorted(
         (node.start_ns, node.end_ns, node.name.startswith(MODULE))
         for node in trace.nodes
@@ -162,8 +162,8 @@ def _measure_updates(trace: OperatorTrace) -> tuple[int, int]:
 
 
 def _closure_spans(passes: list[tuple[int, int, bool]], update: Node) -> list[tuple[int, int]]:
-    """Returns intervals from the start of a forward pass to the end of the last backward pass before the next forward
-    pass."""
+    """Returns one interval for each evaluation of the closure: from its first forward pass to the end of its last
+    backward pass."""
     spans: list[tuple[int, int]] = []
     has_gone_back = True
     for start_ns, end_ns, is_forward in passes:
@@ -182,9 +182,9 @@ def _is_within(node: Node, spans: list[tuple[int, int]]) -> bool:
 
 
 def find_misalignments(entries: list[ModuleEntry], contraction_ns: dict[int, int], limit: int) -> list[Misalignment]:
-    """Returns the dimensions of linear layers and convolutions that only partly fill the last tile of a matrix unit,
-    largest share of the contraction time first. `contraction_ns` maps an index into the entries to the time of forward
-    and backward together."""
+    """Returns the dimensions of linear layers and convolutions that only partly fill the last tile of a matrix unit.
+    The layer with the largest share of the contraction time comes first. `contraction_ns` maps an index into the
+    entries to the time of forward and backward together."""
     total_ns = sum(contraction_ns.values())
     vocabularies = {entry.module.num_embeddings for entry in entries if isinstance(entry.module, nn.Embedding)}
     found = []

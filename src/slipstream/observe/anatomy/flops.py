@@ -63,7 +63,8 @@ def _convolution(shapes: Shapes, values: list[Any]) -> int:
 
 def _convolution_backward(shapes: Shapes, values: list[Any]) -> int:
     """convolution_backward(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed,
-    output_padding, groups, output_mask): counted once for each of the two gradients that is requested."""
+    output_padding, groups, output_mask). The product is counted once for each gradient that is requested: of the input
+    and of the weight."""
     outputs, inputs, weight = shapes[0], shapes[1], shapes[2]
     positions = inputs if values[7] else outputs
     wanted = sum(bool(is_wanted) for is_wanted in values[10][:2])
@@ -76,7 +77,7 @@ def _spread(value: Any, count: int) -> list[int]:
 
 
 def _attention(query: list[int], key: list[int], value: list[int]) -> int:
-    """Counts the scores and their product with the values. As is usual, a causal mask is counted as if it were full."""
+    """Counts the scores and their product with the values. A causal mask is ignored, as is usual."""
     *batch, rows, width = query
     columns, out_width = key[-2], value[-1]
     return 2 * prod(batch) * rows * columns * (width + out_width)

@@ -1,5 +1,5 @@
-"""Hooks on modules and optimizers for the one observed step. They add named ranges for the profiler, and store the
-model's integer inputs and small samples of activations and gradients. They change no value and draw no random number.
+"""Hooks on modules and optimizers for the one observed step. They add named ranges for the profiler. They store inputs
+that can show padding, and small samples of activations and gradients. They change no value and draw no random number.
 All hooks are removed afterwards."""
 
 from __future__ import annotations

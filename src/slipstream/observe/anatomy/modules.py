@@ -29,8 +29,9 @@ class ModuleEntry:
 
 
 def list_modules(models: list[nn.Module]) -> list[ModuleEntry]:
-    """Returns every module once, parents before children. If several models train, each path begins with the class of
-    its model. Paths inside a loss module begin with the class of the loss module, because it is not the model."""
+    """Returns every module that may get hooks once, parents before children. If several models train, each path begins
+    with the class of its model. Beside a model, paths inside a module without parameters, such as a loss, begin with
+    the class of that module."""
     entries: list[ModuleEntry] = []
     seen: set[int] = set()
     roots = _drop_inner(models)
@@ -49,8 +50,8 @@ def list_modules(models: list[nn.Module]) -> list[ModuleEntry]:
 
 
 def _drop_inner(models: list[nn.Module]) -> list[nn.Module]:
-    """Returns the models without those that are parts of others. The script may have called such a part directly as
-    well."""
+    """Returns the models that are not parts of other models. The script may have called both a model and a part of
+    it."""
     inner = {id(child) for model in models for child in model.modules() if child is not model}
     return [model for model in models if id(model) not in inner]
 

@@ -1,5 +1,6 @@
 """Computes the share of padding among the tokens, where padding can be recognised: by a mask next to the tokens, by an
-embedding with a padding index, or by rows that end in runs of one id. Otherwise the share is None."""
+embedding with a padding index, or by rows that end in runs of one id. If padding cannot be recognised, the share is
+None."""
 
 from __future__ import annotations
 

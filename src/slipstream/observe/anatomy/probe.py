@@ -1,6 +1,6 @@
 """Observes one training step under torch's profiler with hooks, and then removes both. The observed step takes a few
-times as long, and its numbers do not change. If the step cannot be observed, the probe gives a reason and does not
-touch the step."""
+times as long as an ordinary one, and its numbers do not change. If the step cannot be observed, the probe gives a
+reason and no result."""
 
 from __future__ import annotations
 

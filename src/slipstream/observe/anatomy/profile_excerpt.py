@@ -1,5 +1,5 @@
-"""Records a few steps with torch's own profiler, without our hooks, and stores its Chrome trace. The trace contains a
-mark at a known time of the trial's clock, so that the two timelines can be aligned."""
+"""Records a few steps with torch's own profiler, without our hooks, and stores the profiler's Chrome trace. The trace
+contains a mark at a known time of the trial's clock, so that the two timelines can be aligned."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Runs torch's profiler without its log, which otherwise goes to the script's stderr. Ends when the script starts a
-profiler of its own, because only one can run at a time."""
+"""Runs torch's profiler without its log, because the log would go to the script's stderr. Can be ended when the script
+starts a profiler of its own, because only one profiler can run at a time."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class QuietProfile:
                 os.environ[_LEVEL] = level
 
     def give_way(self, abandon: Callable[[str], None]) -> None:
-        """Calls `abandon` when the script starts a profiler. `abandon` must end our profiler. Otherwise the script's
-        profiler raises an exception."""
+        """Calls `abandon` when the script starts a profiler. `abandon` must end our profiler. If our profiler still
+        ran, the script's profiler would raise an exception."""
         prepare: Any = profiler.profile._prepare_trace
 
         def abandon_first(other: Any) -> Any:
@@ -66,7 +66,7 @@ class QuietProfile:
 
 
 def is_profiler_in_use() -> bool:
-    """Whether a profiler runs, or the script holds one that may be prepared for a later step of its schedule."""
+    """Whether a profiler runs, or the script has entered one that may be prepared for a later step of its schedule."""
     if torch._C._autograd._profiler_enabled():
         return True
     # Compares types only: isinstance would read the objects' __class__, which can be a property that runs code.

@@ -1,5 +1,6 @@
-"""Builds trees of nodes, one per thread, from the profiler's flat events: what ran inside what, for which module, and
-for how long. Reads torch's raw events, because its Python events take about a hundred times longer to build."""
+"""Builds trees of nodes from the profiler's flat events, one tree for each top-level operator or range. The trees show
+what ran inside what, for which module, and for how long. The raw events of torch are read, because its Python events
+take about a hundred times longer to build."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Node:
         self.num_kernels = 0
         self.children: list[Node] = []
         self.self_ns = 0
-        self.module = -1  # index of the innermost module whose forward pass made it, also for backward nodes
+        self.module = -1  # index of the module to whose forward pass the node, or its forward node, belongs
         self.is_backward = False
         self.is_optimizer = False
         # A named section of Python code, not an operator.
@@ -67,7 +68,8 @@ class OperatorTrace:
         self.nodes = [node for root in roots for node in root.walk()]
 
     def cost_ns(self, node: Node) -> int:
-        """Returns the device time if there is a device, else the host time; both without children."""
+        """Returns the node's device time if the step launched kernels, else its host time. Both exclude the children's
+        time."""
         return node.device_ns if self.has_device else node.self_ns
 
 
@@ -88,7 +90,8 @@ def assemble_trace(nodes: Iterable[Node], has_device: bool) -> OperatorTrace:
 
 
 def _sort_events(events: Iterable[Any]) -> tuple[dict[int, Node], dict[int, list[int]]]:
-    """Returns the host events by id, and the durations of the kernels that each of them launched."""
+    """Returns a node for each host event, by the event's id, and the durations of the kernels that each event
+    launched."""
     nodes: dict[int, Node] = {}
     kernels: dict[int, list[int]] = {}
     for event in events:
@@ -131,7 +134,8 @@ def _nest(nodes: list[Node]) -> list[Node]:
 
 
 def _keep(root: Node) -> list[Node]:
-    """Returns the tree without the tensor work of the loader and of this package."""
+    """Returns the tree without the tensor work of the loader and of this package. Returns an empty list if the whole
+    tree is work of the loader or of this package."""
     if root.name.startswith((INPUT, OWN)):
         return []
     for node in root.walk():

@@ -1,5 +1,5 @@
-"""The common part of the schedules of `check` and `memory`: states that end after some steps, the blocks that they
-write, and the end of the trial. A subclass holds the plan: when a state is over, and which one follows."""
+"""The common part of the schedules of `check` and `memory`: the current state, the open block, and the end of the
+trial. A subclass holds the plan: when a state is over, and which state follows."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Schedule(ABC):
         self._steps_in_state = 0
         self._state_ns = self._clock.now_ns()
         self._first_ns = 0  # when the first step ended; start-up does not count
-        self._waiting_ns = 0  # time since when a model is called without a backward pass
+        self._waiting_ns = 0  # time of the first step that was only a call of a model
         self._last_step_ns = 0
         self._recent_ns: deque[int] = deque(maxlen=8)
         self._blocks = Blocks(recorder.queue, self._clock, survey.at_block)
@@ -117,7 +117,7 @@ class Schedule(ABC):
         """Is called before processes are started."""
 
     def _waits_for_updates(self) -> bool:
-        """Whether calls of a model are steps only if no update follows."""
+        """Whether calls of a model count as steps only if the script makes no update."""
         return True
 
     def _share(self) -> float:
@@ -143,7 +143,7 @@ class Schedule(ABC):
 
     def _is_waiting(self, now: int) -> bool:
         """Whether to wait for the first update before calls of a model count as steps. A reinforcement learner collects
-        experience, and a pretrained model may be evaluated, before the first update. Such calls are steps only if no
+        experience, and a pretrained model may be evaluated, before the first update. These calls are steps only if no
         update follows."""
         is_calling = "forward" in self._recorder.steps.closers
         if not (is_calling and self._waits_for_updates() and self._survey.has_optimizer()):
@@ -176,7 +176,7 @@ class Schedule(ABC):
         )
 
     def finish(self) -> None:
-        """Ends the trial and its last block, for whatever reason."""
+        """Marks the trial as over and ends its last block. The next pulse stops the script."""
         if not self.is_done:
             self.is_done = True
             self._blocks.end()

@@ -1,4 +1,4 @@
-"""The blocks of a trial of `check`: the one that is open, and the messages about those that have ended."""
+"""The blocks of a trial of `check` or `memory`: the open block, and the messages about blocks that have ended."""
 
 from __future__ import annotations
 

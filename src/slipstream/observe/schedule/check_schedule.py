@@ -1,5 +1,6 @@
-"""The schedule of a trial of `check`: warm up, watch, drain the loader, replay stored batches, watch again, dissect a
-step, stop."""
+"""The schedule of a trial of `check`. After a warm-up there are two rounds, if there is time: watch the script, drain
+the loader, replay stored batches. Then torch's profiler records a few steps if the user wants its trace, one step is
+dissected, and the trial stops."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from slipstream.seams.patching import Substitute
 
 _ROUNDS = 2
 _EXCERPT_STEPS = 3
-_ROUND_STEPS = 5  # minimum to settle and to watch
+_ROUND_STEPS = 5  # minimum number of steps to settle and to watch
 _LAST_STEPS = 2  # number of steps that are needed to dissect one
 _BLOCK_OF_STATE: dict[str, BlockKind] = {"warmup": "warmup", "settle": "warmup", "watch": "watch"}
 
@@ -43,7 +44,7 @@ class CheckSchedule(Schedule):
         return not self._watch_only
 
     def supply(self, iterator: Any, loader: int) -> Substitute | None:
-        """Returns a replayed batch in place of a real one, during the measurement without data loading."""
+        """Returns a replayed batch, or None if the script gets a real one."""
         return self._replay.supply(iterator, loader, _BLOCK_OF_STATE.get(self._state))
 
     def rewind(self, iterator: Any) -> None:
@@ -103,8 +104,8 @@ class CheckSchedule(Schedule):
         super()._enter(state, block)
 
     def _has_time(self, num_steps: int, share: float = 0.0) -> bool:
-        """Whether there is still time to dissect a step after this number of steps and this share of the trial. Where
-        a step takes seconds, dissecting one is worth more than watching it again."""
+        """Whether there is still time to dissect a step after this number of steps and this share of the trial. If a
+        step takes seconds, dissecting one step is worth more than watching further ones."""
         busy_ns = share * 1e9 * self._seconds + (num_steps + _LAST_STEPS) * self._step_ns()
         return bool(self._asked_steps) or self._clock.now_ns() - self._first_ns + busy_ns < self._most_ns
 
@@ -114,12 +115,12 @@ class CheckSchedule(Schedule):
         return _clamp(int(0.2 * self._seconds * 1e9 / self._step_ns()), 5, 150)
 
     def _watch_s(self) -> float:
-        """Returns the minimum duration of a watch block: very short steps contain few stack samples."""
+        """Returns the minimum duration of a watch block. A shorter block would contain too few stack samples."""
         return min(3.0, 0.1 * self._seconds)
 
     def _replay_batches(self) -> int:
-        """Returns the number of replayed batches, in whole steps: enough steps to be timed, and few enough batches to
-        use up little of the epoch."""
+        """Returns the number of batches to replay, a multiple of the batches per step. The steps are enough to be
+        timed, and the batches use up little of the epoch."""
         batches = self._recorder.steps.batches_per_step()
         steps = int(min(1.0, 0.06 * self._seconds) * 1e9 / self._step_ns())
         return batches * _clamp(steps, -(-LEAST_BATCHES // batches), -(-1000 // batches))

@@ -1,5 +1,5 @@
-"""The part of a check in which the script trains on stored batches. The first request drains the loader; the following
-ones get copies of what was drained."""
+"""The part of a check in which the script trains on stored batches. The first request drains the loader. This request
+and the following ones get copies of drained batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slipstream.records import BlockKind
 from slipstream.seams.patching import Substitute
 
 LEAST_BATCHES = 5
-MOST_DRAINING = 0.15  # maximum share of the trial's time
+MOST_DRAINING = 0.15  # maximum share of the trial's time for one draining
 
 
 class Replay:
@@ -47,8 +47,8 @@ class Replay:
         self._batches.forget(iterator)
 
     def supply(self, iterator: Any, loader: int, plain: BlockKind | None) -> Substitute | None:
-        """Returns a stored batch, or None for a real one. `plain` is the block for steps with real batches, or None if
-        the current block has nothing to do with batches."""
+        """Returns a stored batch, or None for a real one. `plain` is the kind of block that the schedule's state has
+        while the script gets real batches, or None if the state needs no change of block."""
         recorder, batches, blocks = self._recorder, self._batches, self._blocks
         if self._is_on and not batches.owes(iterator) and recorder.steps.is_trained(loader):
             self._drain(iterator, loader)

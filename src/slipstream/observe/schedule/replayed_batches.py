@@ -42,8 +42,7 @@ class ReplayedBatches:
         self._caches: weakref.WeakKeyDictionary[Any, BatchCache] = weakref.WeakKeyDictionary()
 
     def owes(self, iterator: Any) -> bool:
-        """Whether the iterator was drained, so that the script gets stored batches, or its end, in place of real
-        batches."""
+        """Whether the script still has to get stored batches, or the end of the iterator, in place of real batches."""
         batch_cache = self._caches.get(iterator)
         return batch_cache is not None and (batch_cache.credit > 0 or batch_cache.is_exhausted)
 
@@ -51,15 +50,16 @@ class ReplayedBatches:
         return any(batch_cache.credit > 0 or batch_cache.is_exhausted for batch_cache in self._caches.values())
 
     def forget(self, iterator: Any) -> None:
-        """Drops the stored batches at the start of an epoch. With persistent workers the same iterator is reset, and
-        nothing from the last epoch has to be handed out."""
+        """Drops the stored batches at the start of an epoch. With persistent workers the same iterator serves every
+        epoch, and the new epoch owes the script nothing."""
         self._caches.pop(iterator, None)
 
     def credit(self) -> int:
         return sum(batch_cache.credit for batch_cache in self._caches.values())
 
     def drain(self, iterator: Any, wanted: int, is_late: Callable[[], bool]) -> list[int]:
-        """Takes up to `wanted` real batches as fast as they arrive, and returns how long each took."""
+        """Takes up to `wanted` real batches as fast as they arrive, and returns how long each took. After three
+        batches, `is_late` can end the draining."""
         batch_cache = self._caches.setdefault(iterator, BatchCache())
         times: list[int] = []
         while len(times) < wanted and not (len(times) >= 3 and is_late()):

@@ -1,6 +1,6 @@
 """Corrects stack samples that come too late. The interpreter checks for signals at calls and jumps, but not during
 arithmetic and not at a return. A sample of what a dataset computes after its last call (`return self.raw[i] @
-self.basis`) is therefore taken in torch's code, after the return. This module assigns such samples to the line of the
+self.basis`) is therefore taken in torch's code, after the return. This module assigns a late sample to the line of the
 computation."""
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class LateSamples(NamedTuple):
 
 
 def returned_from(leaf: FrameType) -> LateSamples | None:
-    """Returns the user's `__getitem__` that made the sample which a frame of torch has just received, if that method
-    ends in arithmetic. If it only indexes (`return self.x[i], self.y[i]`), returns None: the sample stays where it
-    is."""
+    """Returns the user's `__getitem__` that has just returned to the given frame of torch, and the line of its
+    arithmetic. If the method does not end in arithmetic (`return self.x[i], self.y[i]`), returns None: the stack sample
+    stays where it is."""
     fetching: FrameType | None = leaf
     if not _is_fetching(leaf):
         fetching = leaf.f_back if _is_entered(leaf) else None

@@ -26,8 +26,8 @@ from slipstream.seams.user_code import OURS, is_user_code, is_user_frame
 
 INTERVAL_S = 0.04  # in a virtual machine a signal costs much more than its handler
 _FLUSH_S = 0.5
-# The interpreter checks for signals between two bytecodes at these instructions. At any other instruction it has just
-# returned from a call.
+# The interpreter checks for signals between two bytecodes at these instructions. If a sample finds a frame at any other
+# instruction, the frame is in a call or has just returned from one.
 _BYTECODES = {dis.opmap[name] for name in ("JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE", "FOR_ITER") if name in dis.opmap}
 _LINELESS = ("backward", "optimizer")  # torch's own work: the user's line does not matter
 _CONSUMERS = ("__next__", "__iter__", "_worker_loop")
@@ -40,8 +40,9 @@ Key = tuple[str, Stage, str, int, str, str, str, bool, int]
 
 
 class StackSampler:
-    """`block` returns the index of the open block. In a loader's worker, `fetches` records its batches. `collate_codes`
-    are the functions that build batches, by identity. `on_flush` is called after the counts were written."""
+    """`block` returns the index of the open block. In a loader's worker, `fetches` records the worker's batches.
+    `collate_codes` are the functions that build batches, by identity. `on_flush` is called after the counts were
+    written."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class StackSampler:
                 self._sample()
             if self._has_timer or now - flushed > _FLUSH_S:
                 flushed = now
-                # Without the handler, which other code may have replaced, the thread takes the samples
+                # If other code has replaced the handler, this thread takes the samples from now on.
                 self._has_timer = self._has_timer and self._timer.is_heard
                 self.flush()
                 self._on_flush()
@@ -159,7 +160,7 @@ class StackSampler:
                 break
             code = frame.f_code
             if phase == "input" and _requests_batch(code):
-                break  # the frames below requested the batch and do not build it; after a fork they are the parent's
+                break  # the callers request the batch and do not build it; after a fork they are the parent's
             if user is None and is_user_frame(frame):
                 user = frame
                 if phase != "input":
@@ -220,8 +221,8 @@ def _requests_batch(code: CodeType) -> bool:
 
 
 def _is_our_own_work(leaf: FrameType) -> bool:
-    """Whether a callback of this package is running. Such a sample belongs to no line of the script. A passage that
-    only calls the original does not count as our work."""
+    """Whether a callback of this package is running. A sample of a callback belongs to no line of the script. A
+    function called `passing` only calls the original, and does not count as our work."""
     frame: FrameType | None = leaf
     for _ in range(_OUR_DEPTH):
         if frame is None or is_user_code(frame.f_code.co_filename):

@@ -1,6 +1,6 @@
 """A timer that signals the main thread at a fixed interval. It is a POSIX timer with a signal that is ignored by
-default. Code that resets the signal handlers of the process, as Lightning does, therefore only ends the sampling. The
-timer is inherited neither through fork nor through exec."""
+default. So if code resets the signal handlers of the process, as Lightning does, the signals have no effect. The timer
+is inherited neither through fork nor through exec."""
 
 from __future__ import annotations
 

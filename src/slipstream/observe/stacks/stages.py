@@ -106,7 +106,7 @@ _CALLEES: tuple[tuple[re.Pattern[str], Stage], ...] = (
         "read",
     ),
 )
-# A logarithm and not a log message: a function of a mathematics library, or a method without arguments
+# `log` of a mathematics library is a logarithm, not a log message.
 _LOGARITHM = re.compile(r"\b(c?math|np|numpy|torch)\.log$")
 # The key is file and name. Hashing a code object at every sample would be slow, because it hashes the whole contents.
 _frame_stages: dict[tuple[str, str], Stage | None] = {}
@@ -153,7 +153,8 @@ _expressions: dict[tuple[int, int], tuple[CodeType, str]] = {}  # by identity; t
 
 
 def expression_of(frame: FrameType) -> str:
-    """Returns the expression that the frame is evaluating, or its whole line before Python 3.11."""
+    """Returns the expression that the frame is evaluating. Returns the whole line if the position in the line is not
+    known, as before Python 3.11, or if the expression spans several lines."""
     key = (id(frame.f_code), frame.f_lasti)
     known = _expressions.get(key)
     if known is None:

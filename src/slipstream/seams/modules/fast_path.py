@@ -1,6 +1,7 @@
-"""The fast path through the four seams of a plain step. It adds one Python frame per seam. Every other call takes the
-slow path. This file must not be in the list of files that dynamo skips. If dynamo inlines these functions into a graph,
-they disappear, because they then only call the original."""
+"""The fast path through the four seams of a plain step: request for a batch, module call, backward pass, optimizer
+step. The fast path adds one Python frame per seam. Calls that do not meet its conditions take the slow path. This file
+must not be in the list of files that dynamo skips. If dynamo inlines these functions into a graph, they disappear,
+because they then only call the original."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class ObservedCalls(Protocol):
 
 @without_stack_level
 def shorten_next(passage: Passage, patches: Patches, listener: Listener) -> Callable[[Any], Any]:
-    """The fast path of `__next__`, for the iterator that was used last."""
+    """Returns the fast path of `__next__`, for the iterator that was used last."""
     original, slow_path, shortcut, emit = passage.original, passage.function, listener.shortcut, listener.emit
     now_ns = patches.register("loader.next.clock", listener.now_ns)
 
@@ -85,8 +86,8 @@ def shorten_call(
     inner: Any,
     ident: int,
 ) -> Callable[..., Any]:
-    """The fast path of a module call, for a module in training mode. `inner` is the callable that the script compiled
-    the module to, or None."""
+    """Returns the fast path of a module call, for a module in training mode. `inner` is the callable that the script
+    compiled the module to, or None."""
     slow_path, shortcut, emit = passage.function, listener.shortcut, listener.emit
     is_compiling, is_grad_enabled = patches.is_compiling, torch.is_grad_enabled
     now_ns = patches.register("module.call.clock", listener.now_ns)
@@ -129,7 +130,7 @@ def shorten_call(
 
 @without_stack_level
 def shorten_backward(passage: Passage, patches: Patches, listener: Listener, seam: str) -> Callable[..., Any]:
-    """The fast path of a backward pass."""
+    """Returns the fast path of a backward pass."""
     original, slow_path, shortcut, emit = passage.original, passage.function, listener.shortcut, listener.emit
     is_compiling = patches.is_compiling
     now_ns = patches.register(f"{seam}.clock", listener.now_ns)
@@ -163,8 +164,8 @@ def shorten_backward(passage: Passage, patches: Patches, listener: Listener, sea
 
 
 def shorten_step(patches: Patches, listener: Listener, slow_before: Hook, slow_after: Hook) -> tuple[Hook, Hook]:
-    """The fast path of an optimizer step, for the optimizer that was stepped last. This path also reports the steps.
-    Several short steps are reported together."""
+    """Returns two hooks, the fast path of an optimizer step for the optimizer that was stepped last. The second hook
+    also reports the steps. Several short steps are reported together."""
     shortcut, emit, is_compiling = listener.shortcut, listener.emit, patches.is_compiling
     now_ns = patches.register("optimizer.step.clock", listener.now_ns)
     stepping, ident, start_ns = 0, -1, 0

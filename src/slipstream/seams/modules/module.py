@@ -1,6 +1,6 @@
 """The module seam: calls of outermost modules, which the script itself calls. The seam searches for these modules
-during the first steps and then hooks them. Calls of other modules cost nothing extra. A hook wraps a compiled callable
-from outside and is never inside one."""
+during the first steps, and at later times on request, and then hooks them. Other modules are not hooked. A hook wraps a
+compiled callable from outside and is never inside one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ModuleSeam:
         # These dictionaries compare modules by identity, because a torchmetrics metric is a module whose hash changes.
         self._idents: MutableMapping[torch.nn.Module, int] = WeakIdKeyDictionary()
         self._hooked: MutableMapping[torch.nn.Module, Any] = WeakIdKeyDictionary()
-        self._untrained: dict[int, Model] = {}  # Models whose site is that of an evaluation, which called them first
+        self._untrained: dict[int, Model] = {}  # Models that were first called in an evaluation
         self._is_compiling = False
         # Outermost modules that were found since the last compile
         self._found: MutableMapping[torch.nn.Module, None] = WeakIdKeyDictionary()
@@ -274,8 +274,8 @@ def read_model(module: torch.nn.Module, ident: int, args: tuple[Any, ...], kwarg
 
 
 def _moves_alone(module: torch.nn.Module) -> bool:
-    """Whether the whole model can be converted to channels_last by `to()`. It cannot if a module has an `_apply` of its
-    own that may convert other tensors, or if a parameter or buffer has more than four dimensions."""
+    """Whether the whole model can be converted to channels_last by `to()`. The answer is False if a module has an
+    `_apply` of its own that may convert other tensors, or if a parameter or buffer has more than four dimensions."""
     carriers = {type(part)._apply.__module__.partition(".")[0] for part in module.modules()}
     owned = itertools.chain(module.parameters(), module.buffers())
     uninitialised = (torch.nn.parameter.UninitializedParameter, torch.nn.parameter.UninitializedBuffer)

@@ -1,6 +1,6 @@
-"""Finds the outermost modules, which the script itself calls. The finder is active only during a limited search. The
-search replaces one class attribute and restores it during every outermost call, so inner calls are unaffected, whether
-they are compiled or not."""
+"""Finds the outermost modules, which the script itself calls. A search lasts until `settle` is called. It replaces one
+class attribute and restores this attribute during every outermost call, so inner calls are unaffected, whether they are
+compiled or not."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class OutermostFinder:
 
 
 def is_being_built(frame: FrameType | None) -> bool:
-    """Whether a model's `__init__` is on the stack. It may call parts of the model to learn their sizes, but the script
-    does not call these parts later."""
+    """Whether a model's `__init__` is on the stack. An `__init__` may call parts of the model to learn their sizes, but
+    the script itself does not call these parts later."""
     while frame is not None:
         if frame.f_code.co_name == "__init__" and isinstance(frame.f_locals.get("self"), torch.nn.Module):
             return True
