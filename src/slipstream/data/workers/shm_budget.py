@@ -15,7 +15,7 @@ ENDLESS = 1_000_000
 
 
 def num_batches_held(environment: Environment, loader: Loader) -> int:
-    """Returns how many batches all workers together may have built before they are used."""
+    """Returns how many batches may exist at once that workers have built and that the script has not released."""
     batch_bytes = sum(facts.num_bytes for facts in loader.tensor_facts)
     if batch_bytes <= 0:
         return ENDLESS
