@@ -60,7 +60,7 @@ class DataLoader(TorchLoader[Any]):
         super().__init__(**given)
         self._held = held
         self._worker_loader: Any = None  # the torch loader whose workers build our batches
-        self._fingerprint: dict[str, Any] = {}  # of everything that the workers read, at the last start of their epoch
+        self._fingerprint: dict[str, Any] = {}  # of all that the workers read; taken when an epoch with workers began
         self._epoch: weakref.ref[_Epoch] | None = None
         self._trial = LoaderTrial(self._refusal(is_free), int(count_usable_cores()))
         self.thread_workers = 0

@@ -57,9 +57,8 @@ def fill(
     num_processes: int | None = None,
 ) -> float:
     """Reads the samples in forked processes. Returns the share of the samples that was read before the deadline. Each
-    process calls
-    `maker` to get the function that reads a sample. After each sample, the process calls `is_over` with the number of
-    samples that it has read. It stops if `is_over` returns True."""
+    process calls `maker` to get the function that reads a sample. After each sample, the process calls `is_over` with
+    the number of samples that it has read. It stops if `is_over` returns True."""
     indices = upcoming_indices(loader)
     if not indices:
         return 1.0

@@ -119,7 +119,7 @@ class LengthBuckets(Sampler[int]):
 
 def regroup(order: Any, lengths: Any, batch_size: int) -> Any:
     """Returns the regrouped order, with every index once. An incomplete last batch stays as it is. If it were sorted
-    too, `drop_last` would often drop the same samples."""
+    too, `drop_last` would drop long samples more often than short ones."""
     num_whole = len(order) - len(order) % batch_size
     random = np.random.default_rng(zlib.crc32(np.ascontiguousarray(order).tobytes()))  # depends only on the permutation
     parts = []

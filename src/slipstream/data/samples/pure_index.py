@@ -1,6 +1,6 @@
-"""Recognises a `__getitem__` that only indexes attributes and converts the results element by element. If the attributes
-are arrays, this method also works for many indices at once. Only the source of the method is examined. Neither torch
-nor the dataset is needed."""
+"""Recognises a `__getitem__` that only indexes attributes and converts the results element by element. If the
+attributes are arrays, this method also works for many indices at once. Only the source of the method is examined.
+Neither torch nor the dataset is needed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Reasons why a loader's batches cannot be built in threads.
 
-`thread_obstacle` runs in the script's process, before any thread is started. It returns the reason as a clause, or "" if
-there is none. It does not test whether the dataset can be copied. An attempt to copy the dataset shows that later."""
+`thread_obstacle` runs in the script's process, before any thread is started. It returns the reason as a clause, or ""
+if there is none. It does not test whether the dataset can be copied. An attempt to copy the dataset shows that
+later."""
 
 from __future__ import annotations
 
