@@ -29,7 +29,7 @@ class LaunchError(Exception):
 def launch(script: Sequence[str], on_end: Callable[[Ending], None]) -> None:
     """Runs the script to its end. An exception of the script propagates unchanged. Callers must not catch the
     exception, so that the interpreter itself prints it and chooses the exit code. If slipstream stopped the script, a
-    SystemExit with code 0 propagates. `on_end` is called before an exception propagates."""
+    SystemExit with code 0 propagates. `on_end` is called when the script has ended, before an exception propagates."""
     start_ns = time.perf_counter_ns()
 
     def end(reason: Any, exit_code: int, message: str = "") -> None:
