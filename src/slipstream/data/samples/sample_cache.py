@@ -2,9 +2,9 @@
 
 Each process first requests four samples twice. In each epoch it also compares some cached samples with the dataset. The
 whole cache is dropped if the samples draw random numbers, if a sample differs, or if memory is too small. It is also
-dropped if the dataset or the outside variables of its functions change. The script then reads its dataset directly
-again. A dataset whose functions print, write or set outside variables is not cached, because these functions are not
-called for cached samples."""
+dropped if the dataset or a global variable of its functions changes. The script then reads its dataset directly again.
+A dataset whose functions print, write or set variables outside of themselves is not cached, because these functions are
+not called for cached samples."""
 
 from __future__ import annotations
 

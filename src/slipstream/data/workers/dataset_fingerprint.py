@@ -129,7 +129,8 @@ class _Reader:
 
     def read(self, value: Any, is_known: bool, content: Any) -> Any:
         """Returns what a fingerprint holds about the contents of the value: a checksum, `Elements` or None. `content`
-        is what the previous fingerprint holds at this path. `is_known` says whether it has the same object there."""
+        is what the previous fingerprint holds at this path. `is_known` says whether that fingerprint has the same
+        object at this path."""
         if id(value) not in self._known:
             self._known[id(value)] = self._checksum(value, is_known, content)
         return self._known[id(value)]
