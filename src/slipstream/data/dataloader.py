@@ -1,11 +1,12 @@
-"""`slipstream.DataLoader`: torch's DataLoader that measures its first batches. It then decides whether worker
-processes, or indexing a whole batch at once, would deliver batches faster.
+"""`slipstream.DataLoader`: torch's DataLoader that chooses how batches are built.
 
-With `thread_workers`, threads of this process build the batches, and nothing is measured.
+If the dataset consists of arrays, the loader indexes a whole batch at once. For other datasets it measures the first
+batches and then decides whether worker processes would deliver batches faster. With `thread_workers`, threads of this
+process build the batches, and nothing is measured.
 
 Arguments that the caller gives are never changed. Batches come in torch's order. If the dataset draws random numbers
 and workers are chosen, the workers draw other numbers than the script's process would. For iterable datasets the loader
-decides nothing and works as torch's.
+chooses nothing.
 
 `LoaderTrial` decides whether the consumer waits for batches and whether workers remove that wait. It measures a few
 batches without workers and a few with workers, and always decides after the same number of batches. It is independent
@@ -59,7 +60,7 @@ class DataLoader(TorchLoader[Any]):
         super().__init__(**given)
         self._held = held
         self._worker_loader: Any = None  # the torch loader whose workers build our batches
-        self._fingerprint: dict[str, Any] = {}  # of what the workers read, from when they last received it
+        self._fingerprint: dict[str, Any] = {}  # of all that the workers read; taken when an epoch with workers began
         self._epoch: weakref.ref[_Epoch] | None = None
         self._trial = LoaderTrial(self._refusal(is_free), int(count_usable_cores()))
         self.thread_workers = 0
@@ -77,8 +78,8 @@ class DataLoader(TorchLoader[Any]):
         return self._trial.choice
 
     def _start_threads(self, count: int) -> None:
-        """Starts threads in place of worker processes. `num_workers` then only says whose random numbers the threads
-        draw."""
+        """Makes threads build the batches in place of worker processes. `num_workers` then determines the random
+        numbers of the threads and how many batches are built ahead."""
         reason = thread_obstacle({name: getattr(self, name) for name in ("dataset", "num_workers", "worker_init_fn")})
         if not reason:
             _threads().give(self, count)
@@ -229,7 +230,7 @@ def _patches() -> Patches:
 How = Literal["plain", "gather", "workers", "threads", "undecided"]
 LOOKED_AT = 8  # measured batches, after the warm-up batches
 SETTLING = 2  # warm-up batches
-LEAST_SHARE = 0.1  # minimum share of waiting for the batch in an iteration; below it, workers gain little
+LEAST_SHARE = 0.1  # minimum share of an iteration that building the batch takes; below this share, workers gain little
 LEAST_LEFT = 4  # minimum of remaining batches per worker, because starting a worker takes as long as a few batches
 BETTER = 0.95  # workers are kept only if an iteration takes at most this share of its time without workers
 
@@ -298,7 +299,8 @@ class LoaderTrial:
 
 
 def num_wanted(load_s: float, step_s: float, num_cores: int) -> tuple[int, str]:
-    """Returns how many workers hide loading behind the step, at most one per core, and the reason."""
+    """Returns how many workers build batches as fast as the script uses them, and the reason. The number is at most one
+    per core. It is 0 if workers would gain little."""
     share = load_s / (load_s + step_s) if load_s + step_s > 0 else 0.0
     reason = f"building a batch takes {load_s * 1e3:.3g} ms and the step {step_s * 1e3:.3g} ms"
     if share < LEAST_SHARE:

@@ -28,8 +28,8 @@ class LaunchError(Exception):
 
 def launch(script: Sequence[str], on_end: Callable[[Ending], None]) -> None:
     """Runs the script to its end. An exception of the script propagates unchanged. Callers must not catch the
-    exception, so that the interpreter itself prints it and chooses the exit code. `on_end` is called before the
-    exception propagates."""
+    exception, so that the interpreter itself prints it and chooses the exit code. If slipstream stopped the script, a
+    SystemExit with code 0 propagates. `on_end` is called when the script has ended, before an exception propagates."""
     start_ns = time.perf_counter_ns()
 
     def end(reason: Any, exit_code: int, message: str = "") -> None:
@@ -134,7 +134,8 @@ def _run_module(name: str, args: list[str]) -> None:
 
 
 def _is_runpys_own(stop: SystemExit) -> bool:
-    """Whether runpy raised the exception because the module does not exist. Otherwise the module raised it."""
+    """Whether runpy raised the exception because the module does not exist. If not, the module raised the
+    exception."""
     trace, depth = stop.__traceback__, 0
     while trace is not None and trace.tb_next is not None:
         trace, depth = trace.tb_next, depth + 1
@@ -142,7 +143,7 @@ def _is_runpys_own(stop: SystemExit) -> bool:
 
 
 def _prepare_imports(path: str) -> None:
-    """From here on, the script's imports find what they find under plain Python."""
+    """Makes the script's imports find the same modules as under plain Python."""
     if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
         hide_our_modules(None)  # with -P or -I python adds no directory
         return

@@ -1,6 +1,6 @@
 """Hides the modules that slipstream imported from the script. An `import click` in the script then finds the user's own
-`click.py`, as under plain Python. slipstream keeps its references, and its modules that are imported later find the
-same modules again."""
+`click.py`, as under plain Python. Modules of slipstream keep their references to the hidden modules. Modules of
+slipstream that are imported later find the hidden modules again."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any, Final
 
 from slipstream.startup_modules import STARTUP_MODULES
 
-# Only packages of which a process can hold two copies, in case the script imports the same one. Numpy is not one of
+# Only packages of which a process can hold two copies, in case the script imports the same package. NumPy is not one of
 # them.
 _OURS: Final = frozenset({"click", "msgspec", "typing_extensions"})
 _SHARED: Final = frozenset({"slipstream", "torch", "numpy"})
 
 
 def hide_our_modules(folder: str | None) -> None:
-    """Removes from `sys.modules` the packages that only slipstream uses, and modules of the standard library that
-    `folder`, the script's own, replaces."""
+    """Removes from `sys.modules` the packages that only slipstream uses. Also removes modules, for example of the
+    standard library, if `folder` has a module of the same name. `folder` is the script's own folder."""
     finder = next((finder for finder in sys.meta_path if isinstance(finder, _OwnImports)), None) or _OwnImports()
     finder.hidden.update(_hidden(folder))
     for name in finder.hidden:

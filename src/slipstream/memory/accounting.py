@@ -97,8 +97,8 @@ def _classify(scene: Scene, start_ns: int) -> Iterator[Owned]:
 
 
 def _match(scene: Scene, births: dict[int, list[Allocation]]) -> tuple[dict[int, tuple[str, int]], list[Owned]]:
-    """Returns the names of allocations, and the storages that no allocation of the trace explains. These are older than
-    the trace, or come from other allocators."""
+    """Returns the names of allocations, and the storages that no allocation of the trace explains. These storages are
+    older than the trace, or come from other allocators."""
     named: dict[int, tuple[str, int]] = {}
     strangers: dict[int, Owned] = {}
     for number, names in enumerate(scene.snaps):
@@ -118,8 +118,8 @@ def _match(scene: Scene, births: dict[int, list[Allocation]]) -> tuple[dict[int,
 
 
 def _is_to_be_counted(number: int, name: Name, scene: Scene) -> bool:
-    """Whether a storage outside the trace counts. It counts if it was alive when the step began, or if it is a batch in
-    shared memory."""
+    """Whether a storage outside the trace counts. It counts if it was alive when the step began, or if it is an input
+    of the step, such as a batch in shared memory."""
     return number == scene.first_snap or (number > scene.first_snap and name.kind == "inputs")
 
 
@@ -138,7 +138,7 @@ def _kind_of(block: Allocation, backward_ns: list[int], start_ns: int) -> str:
 
 
 def _unexplained(owned: list[Owned], start_ns: int) -> int:
-    """Returns how many more bytes the allocator counts than the known ones, at the first allocation of the step."""
+    """Returns the bytes that the allocator counts at the first allocation of the step, minus the known bytes."""
     births = [one.block for one in owned if one.block.start_ns >= start_ns and one.block.total_bytes]
     if not births:
         return 0

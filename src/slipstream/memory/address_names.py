@@ -1,5 +1,6 @@
 """Names for addresses: the storages of parameters, gradients, optimizer state and inputs, and of every other tensor
-that Python knows. This module keeps no tensor alive, so a name is valid only at the moment of the query."""
+that Python knows. Only parameters, buffers and optimizers are kept alive, until `forget`. The name of any other tensor
+is valid only at the moment of the query."""
 
 from __future__ import annotations
 

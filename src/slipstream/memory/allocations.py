@@ -113,8 +113,9 @@ class _Reader:
 
 
 def read_trace(roots: Iterable[Any], device: str, history: Sequence[HistoryEntry] | None = None) -> AllocationTrace:
-    """`history` is the allocator's own. Without it, releases are those that the profiler saw: all of them on the CPU,
-    and on other devices only those inside operators."""
+    """Returns the allocations on a device. `history` is the allocator's own history. Without a history, only the
+    releases that the profiler saw are known. These are all releases on the CPU, and the releases inside operators on
+    other devices."""
     reader = _Reader(device)
     reader.read(roots)
     reader.boundaries.sort()
@@ -136,14 +137,15 @@ def _pair(reader: _Reader) -> Iterator[Allocation]:
             block_or_none.end_ns = time_ns
 
 
-# By so much the profiler may report an allocation before or after the allocator's own time of it.
+# The profiler may report an allocation up to this much before or after the allocator's own time.
 _SKEW_NS: Final = 50_000
-_GRANULE: Final = 512  # the allocator rounds up to a multiple of it
+_GRANULE: Final = 512  # bytes; the allocator rounds sizes up to a multiple of this
 
 
 def _pair_by_history(reader: _Reader, history: Sequence[HistoryEntry]) -> Iterator[Allocation]:
-    """Takes all allocations and releases from the allocator's history, in its order. What the profiler saw adds where
-    an allocation was made. The history's times are shifted to the profiler's, and never go back."""
+    """Takes all allocations and releases from the allocator's history, in the history's order. The profiler's events
+    tell in which operator, module and line an allocation was made. The times of the history are shifted to the
+    profiler's clock, and never decrease."""
     starts = [start_ns for start_ns, _ in reader.boundaries]
     seen = _match_history(reader, history)
     shifts = sorted(change[0] - history[at].time_ns for at, change in seen.items())
@@ -179,8 +181,8 @@ class _Unseen(msgspec.Struct, frozen=True):
 
 
 def _match_history(reader: _Reader, history: Sequence[HistoryEntry]) -> dict[int, tuple[int, Any, _Place]]:
-    """By index into the history: what the profiler saw of this allocation. One that it reports between two allocations
-    at the same address is the first of them."""
+    """Maps an index of the history to the profiler's event of the same allocation. An event between two allocations at
+    the same address belongs to the first of the two."""
     times: dict[int, list[int]] = defaultdict(list)
     indices: dict[int, list[int]] = defaultdict(list)
     for at, entry in enumerate(history):
@@ -202,7 +204,7 @@ def _make_block(time_ns: int, change: Any, place: _Place, reader: _Reader, start
         _, made_in, made_at = reader.makers.get(place.sequence, (0, -1, -1))
         module, line = (module, line) if module >= 0 else (made_in, made_at if made_at >= 0 else line)
     phase = place.phase
-    if not phase:  # outside of loader, backward pass and update it is the forward pass, if a backward pass follows
+    if not phase:  # not in the loader, backward pass or update: the forward pass, if a backward pass follows
         following = bisect.bisect_right(starts, time_ns)
         is_forward = following < len(starts) and reader.boundaries[following][1] == "backward"
         phase = "forward" if is_forward or module >= 0 else "other"

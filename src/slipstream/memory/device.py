@@ -36,12 +36,13 @@ def read_room_bytes(device: str) -> int:
 
 
 def read_split_bytes(device: str) -> int:
-    """Returns the reserved bytes that are free, but in segments that are partly in use (fragmentation)."""
+    """Returns the largest number so far of reserved bytes that are free, but in segments that are partly in use
+    (fragmentation)."""
     if not device.startswith("cuda"):
         return 0
     return int(torch.cuda.memory_stats(device).get("inactive_split_bytes.all.peak", 0))
 
 
 def profiled_device(device: str) -> str | None:
-    """Returns the device that the profiler must follow besides the CPU."""
+    """Returns the type of the device that the profiler must follow besides the CPU, or None."""
     return device.partition(":")[0] if device.startswith(("cuda", "xpu")) else None

@@ -24,8 +24,8 @@ from slipstream.seams.nested import walk_tensors
 
 class Observer:
     """Call `start`, run a step, call `turn`, run a step, call `stop`, all in the thread that runs the script. The
-    second step is the observed one. Because the first step is recorded too, the allocation and the owner of its tensors
-    are known if they are still alive in the second step. An instance is used once."""
+    second step is the observed one. The first step is recorded too. If a tensor of the first step is still alive in the
+    second one, its allocation and its owner are therefore known. An instance is used once."""
 
     def __init__(self, models: list[Any], optimizers: list[Any]) -> None:
         self.reason = ""

@@ -1,5 +1,5 @@
-"""Computes what each remedy would free at the peak, from a footprint alone. Nothing is measured. With a remedy another
-phase may become the peak, which is taken into account."""
+"""Computes what each remedy would free at the peak, from a footprint alone. Nothing is measured. With a remedy, the
+peak may be in another phase. The computation takes this into account."""
 
 from __future__ import annotations
 

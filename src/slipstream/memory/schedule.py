@@ -1,5 +1,6 @@
 """The schedule of the command `memory`: warm up, observe a step with the script's own batch, observe steps with smaller
-batches, and stop. The results of the run are discarded, so a step on fewer samples does no harm."""
+batches, and stop. If memory grew in the first observed step, the schedule follows the growth before it cuts batches.
+The results of the run are discarded, so a step on fewer samples does no harm."""
 
 from __future__ import annotations
 

@@ -113,7 +113,8 @@ def keep_downloads(
     plan: OverlayPlan, root: Path, spool: Path, until_ns: int, small_bytes: int = _SMALL_BYTES
 ) -> list[str]:
     """Moves downloads from the trial's layers to the folder for kept downloads. New files count as downloads if the
-    trial wrote them between its first connection and its first step. Returns sentences about them for the user."""
+    trial wrote them after its first connection and before `until_ns`. Small downloads are left out. Returns sentences
+    for the user about the downloads."""
     try:
         since_ns = int((spool / MARK).read_text())
     except (OSError, ValueError):

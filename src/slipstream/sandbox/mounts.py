@@ -159,8 +159,8 @@ def die_with_parent(signal_number: int) -> None:
 
 
 def adopt_orphans(*, wanted: bool) -> bool:
-    """Makes this process the parent of orphaned descendants, so that it can find and end them. If `wanted` is false, it
-    ends this. Returns whether the system supports this."""
+    """Makes this process the parent of orphaned descendants, so that it can find and end them. If `wanted` is false,
+    orphans get their usual parent again. Returns whether the call succeeded."""
     try:
         return bool(_libc().prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(wanted), 0, 0, 0) == 0)
     except (OSError, AttributeError):

@@ -15,11 +15,12 @@ _HINTS: Final = (
 )
 # Messages of code that does not check its allocations, in a process with a limit
 _CRASHES: Final = (*("Thread creation failed", "can't start new thread"),)
-CRASH_SIGNALS: Final = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS")  # signals that end a process without free memory
+CRASH_SIGNALS: Final = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS")  # may end a process when memory runs out
 
 
 def tells_shortage(message: str, is_held: bool = False) -> bool:
-    """Whether the message says that memory ran out. `is_held`: the process had a limit, so that even a crash counts."""
+    """Whether the message says that memory ran out. `is_held` tells whether the process had a memory limit. If it had
+    one, other failures to allocate count too."""
     return any(sign in message for sign in (*_SIGNS, *((*_HINTS, *_CRASHES) if is_held else ())))
 
 

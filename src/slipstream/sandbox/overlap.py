@@ -1,5 +1,5 @@
-"""Finds out whether two folders have files in common because one contains the other. Follows links, and recognises
-folders and file systems that are mounted a second time at another place."""
+"""Finds out whether two folders have files in common, because one contains the other or both contain the same folder.
+Follows links, and recognises folders and file systems that are mounted a second time at another place."""
 
 from __future__ import annotations
 

@@ -242,9 +242,9 @@ def _compiled_kernels() -> str:
 
 @contextlib.contextmanager
 def shared_caches(protected: Sequence[Path] = ()) -> Iterator[None]:
-    """Creates the caches that do not exist yet, around a sequence of trials, so that all trials share them. Otherwise a
-    new cache would be in the first trial's layer and be deleted with it, and every trial would compile the same kernels
-    again. Caches that stay empty are removed at the end, when no other trial can be using them."""
+    """Creates the caches that do not exist yet, around a sequence of trials, so that all trials share them. Without
+    this, a new cache would be in the layer of the trial that creates it, and would be deleted with the layer. Every
+    trial would then compile the same kernels again. Caches that stay empty are removed after the last trial."""
     wanted = _caches_to_make(protected)
     kernels = _compiled_kernels()
     if kernels in _caches(protected) and not Path(kernels).exists():

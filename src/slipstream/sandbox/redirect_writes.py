@@ -1,6 +1,6 @@
-"""Replaces the overlay where none is possible. What torch.save, safetensors and TensorBoard write goes to a temporary
-directory, and the matching load functions read it from there. Other files that the script opens for writing are only
-listed."""
+"""Redirects files where no overlay is possible. What torch.save, safetensors and TensorBoard write goes to a temporary
+directory. `torch.load` and safetensors read these files from there. Other files that the script opens for writing are
+only listed."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class Redirect:
 
 
 def list_openings(tell: Callable[[str], None], ignored: list[str]) -> None:
-    """Calls `tell` once for each file that is opened for writing. Only for processes of trials, because an audit hook
-    cannot be removed."""
+    """Calls `tell` once for each file that is opened for writing, up to a limit of files. Only for processes of trials,
+    because an audit hook cannot be removed."""
     seen: set[str] = set()
     skipped = (*ignored, "/dev/", "/proc/", "/sys/")
 

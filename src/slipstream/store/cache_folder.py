@@ -1,5 +1,5 @@
-"""The folder of this user's caches. Only this user can write there. Other people may have written to the folder of a
-project."""
+"""The folder of this user's caches, and a check that only this user can write to a folder. Files that must not come
+from other people are in this folder, because other people may have written to the folder of a project."""
 
 from __future__ import annotations
 

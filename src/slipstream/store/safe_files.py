@@ -1,6 +1,6 @@
 """Reads and writes files in folders that another person may have filled, such as `.slipstream` in a cloned repository
 or a cache that several users can write to. Only real directories and regular files are used. Links are not followed,
-and a pipe or a device cannot block the reader."""
+except a link that the user typed as a path. A pipe or a device cannot block the reader."""
 
 from __future__ import annotations
 

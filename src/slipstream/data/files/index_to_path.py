@@ -1,7 +1,8 @@
 """Maps an index of a dataset to the files that its sample reads.
 
 The mapping is searched among the lists, arrays and tables of paths that are attributes of the dataset. A mapping is
-accepted only if it predicts the files that were opened for observed batches. The dataset itself is never called."""
+accepted only if it predicts files that were opened for observed batches. The dataset's `__getitem__` is not called,
+unless the dataset is itself a list or a tuple. Its length is asked for."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ EntryOf = Callable[[int], Any]  # from an index to the entry of a list on the da
 PathOf = Callable[[int], str]
 BatchFiles = tuple[list[int], list[str]]  # the indices of a batch, and the files that were opened for it
 _FEWEST_SAMPLES = 4
-_DEPTH = 2  # attributes of the dataset, and of a dataset that it wraps
+_DEPTH = 2  # depth of the search: the attributes of the dataset, and the attributes or elements of these
 
 
 def learn_paths(dataset: Any, batches: Sequence[BatchFiles]) -> list[PathOf]:
-    """Returns one function for each file of a sample. It takes an index and returns a path. Returns [] if the index
-    does not determine the files."""
+    """Returns a function from an index to a path for each file of a sample whose path is found. Returns [] if no path
+    is found, or if too few samples were observed."""
     if sum(len(indices) for indices, _ in batches) < _FEWEST_SAMPLES or not batches[0][1]:
         return []
     found: dict[str, PathOf] = {}  # keyed by the file of the first sample, because two lists may name the same files
@@ -36,8 +37,8 @@ def learn_paths(dataset: Any, batches: Sequence[BatchFiles]) -> list[PathOf]:
 
 
 def _prove(entry_of: EntryOf, batches: Sequence[BatchFiles]) -> PathOf | None:
-    """Returns the function from index to path that fits all batches, or None. A path is the entry itself. It may be
-    below a constant directory and have a constant suffix."""
+    """Returns the first function from index to path that fits all batches, or None. The path is the entry, after a
+    constant directory and before a constant suffix. The directory and the suffix may be empty."""
     first, opened = batches[0]
     part = _entry_at(entry_of, first[0])
     for whole in opened if part else ():

@@ -30,13 +30,13 @@ from slipstream.seams.patching import Patches
 NUM_WATCHED = 2  # batches whose opened files are recorded, in each process that builds batches
 _MOST_KNOWN = 8  # datasets whose paths are remembered
 _STATE = "_slipstream_coming"  # attribute of an iterator
-_receivers: weakref.WeakValueDictionary[int, UpcomingFiles] = weakref.WeakValueDictionary()  # notes' receivers by key
+_receivers: weakref.WeakValueDictionary[int, UpcomingFiles] = weakref.WeakValueDictionary()  # receivers of notes by key
 _keys = itertools.count()
 
 
 class OpenedFiles:
     """Records the files that a thread opens between `begin` and `end`. Python audit hooks cannot be removed, so there
-    is one hook per process, which does nothing while no thread is recorded. Files that are opened without Python (by
+    is one hook per process. The hook does nothing while no thread is recorded. Files that are opened without Python (by
     OpenCV or a C++ reader) are not seen."""
 
     def __init__(self) -> None:
@@ -229,8 +229,8 @@ def _drop(token: None) -> None:
 
 
 class NotingLoop(WorkerLoop):
-    """Torch's own worker loop. With the first batches it sends a note with the files that were opened for them. It
-    works in forked workers only."""
+    """Torch's own worker loop. With each of the first batches, it sends a note with the files that were opened for the
+    batch. Only forked workers send notes."""
 
     key = -1  # of the UpcomingFiles that receives the notes; -1: none
 
@@ -242,8 +242,8 @@ class NotingLoop(WorkerLoop):
 
 
 class FileNoting:
-    """A worker's index queue that records opened files. The files that the worker opens between a `get` and the next
-    `put` belong to the batch."""
+    """A worker's index queue that records opened files. The files that the worker opens after a `get` and before the
+    next `put` belong to the batch whose indices the `get` returned."""
 
     def __init__(self, queue: Any, data: Any, key: int) -> None:
         self._queue = queue

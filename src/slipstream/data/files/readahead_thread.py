@@ -1,5 +1,6 @@
-"""A thread that asks the system to read files into the page cache before they are needed, up to a limit of bytes. The
-thread ignores a missing file. The code that reads the file reports the error."""
+"""A thread that asks the system to read files into the page cache before the script needs the files. It pauses while
+more than a limit of bytes is requested. It ignores a missing file, because the code that reads the file reports the
+error."""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ class ReadaheadThread:
         self._is_over = True
 
     def start(self, dataset: Any, notes: Sequence[BatchFiles], on_paths: Callable[[list[PathOf]], None]) -> None:
-        """Starts the thread. It learns where the files are and, if that succeeds, requests them."""
+        """Starts the thread. The thread learns the paths of the files if they are not known. If that succeeds, it
+        requests the files."""
 
         def work() -> None:
             with contextlib.suppress(Exception):  # after any error, such as a list that became shorter, read-ahead ends

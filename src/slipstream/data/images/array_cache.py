@@ -128,7 +128,8 @@ class ArrayDecoding:
 def _read_call(
     library: tuple[str, ...], kind: ImageKind, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[ImageSource | None, bytes, Identity | None]:
-    """Returns the image of a call, its key and its identity. They are empty if the call cannot be cached."""
+    """Returns the image of a call, its key and its identity. If the call cannot be cached, the key is empty, and the
+    image and the identity are None."""
     options = [*args[1:], *kwargs.values()]
     source = kind.source(args[0]) if args and all(isinstance(option, _PLAIN) for option in options) else None
     try:

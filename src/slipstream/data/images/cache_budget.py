@@ -1,5 +1,5 @@
 """Decides how many decoded images may be cached. They must fit in a safe part of the free disk and of the free memory,
-which holds them while they are used. The decision is made for the whole data set at the start.
+which holds them while they are used. The sizes of the first images show how many images of the data set fit.
 
 If not all images fit, the key of an image decides whether it is cached. All processes and later runs then choose the
 same images. Images are never evicted: in shuffled epochs, eviction would remove most images before their next use."""

@@ -1,6 +1,6 @@
 """The cache of decoded images that all decoders share. An image is looked up in the cache, and is added when it was
-decoded completely. After an error in our code or of the disk, the cache is disabled. The error is reported once, and
-the script decodes as before."""
+decoded completely. After an error in our code, the cache is disabled, and the script decodes as before. After an error
+of the disk, no more images are added. The error is reported once."""
 
 from __future__ import annotations
 

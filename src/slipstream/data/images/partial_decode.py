@@ -1,7 +1,7 @@
 """Decodes an image only down to the lower edge of a crop.
 
-The first crops of every kind of JPEG, and later one in 256, are also cut out of the whole image and compared. If the
-script takes several parts of an image, each image is decoded completely and only once.
+The first crops of every kind of JPEG, and later one in 256, are also cut out of the whole image and compared. Once the
+script has taken several parts of one image, each image is decoded completely and only once.
 
 If other code decodes the image, such as a cache, the crop is cut out of the decoded pixels. Only the pixels of the crop
 are copied, and only when they are needed. A resize can read the crop in place."""

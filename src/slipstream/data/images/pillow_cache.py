@@ -132,8 +132,8 @@ class PillowDecoding:
         return identity_of(image.fp) if is_still and is_new else None
 
     def _key(self, image: Any, identity: Identity) -> bytes:
-        """Returns the cache key of an image. It includes whether the file object belongs to the script. Only then the
-        position of the file after loading is visible, and it is stored."""
+        """Returns the cache key of an image. The key includes whether the file object belongs to the script. If it
+        does, the script can see the position of the file after loading, so this position is stored too."""
         how = (image.mode, image.size, tuple(image.tile[0]), image.decoderconfig, bool(image._exclusive_fp))
         return key_of("Pillow", self._version, identity, *how)
 
@@ -192,8 +192,8 @@ class PillowDecoding:
         return result
 
     def _memory(self, image: Any, key: bytes) -> Any:
-        """Gives the image our own memory to be decoded into, and returns the memory. It can then be written to the
-        cache as it is, while Pillow would copy the pixels once more. Returns None if the image is not to be cached."""
+        """Gives the image our own memory to be decoded into, and returns the memory. Our memory can be written to the
+        cache without a copy, unlike Pillow's own memory. Returns None if the image is not to be cached."""
         width, height = image.size
         row_bytes = width * _RAW[image.mode][1]
         make = getattr(self._images.core, "map_buffer", None)
@@ -220,8 +220,8 @@ class PillowDecoding:
         return _getdecoder
 
     def _exporting(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns an export that copies images of ours first. Before Pillow 13 the export fails for an image that uses
-        foreign memory."""
+        """Returns an export function that first copies an image that uses our memory. Before Pillow 13, Pillow's own
+        function fails for such an image."""
 
         @functools.wraps(original)
         def __arrow_c_array__(image: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807

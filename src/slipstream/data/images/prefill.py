@@ -1,6 +1,6 @@
 """Fills caches before a race. Forked processes read the samples of the next epoch from the dataset. The race then
-measures an epoch with filled caches, like every epoch after the first. The script's process draws no random number and
-receives no sample."""
+measures an epoch with filled caches, like every epoch after the first. The script's process receives no sample, and the
+states of its generators do not change."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def fill(
     deadline_s: float = DEADLINE_S,
     num_processes: int | None = None,
 ) -> float:
-    """Reads the samples in forked processes and returns the share that was read before the deadline. Each process calls
-    `maker` to get the function that reads a sample. After each sample, the process calls `is_over` with the number of
-    samples that it has read. It stops if `is_over` returns True."""
+    """Reads the samples in forked processes. Returns the share of the samples that was read before the deadline. Each
+    process calls `maker` to get the function that reads a sample. After each sample, the process calls `is_over` with
+    the number of samples that it has read. It stops if `is_over` returns True."""
     indices = upcoming_indices(loader)
     if not indices:
         return 1.0

@@ -1,6 +1,6 @@
 """Decides when the result of a faster implementation is compared with that of the original. The decision is made for
 each kind of image. The first images of a kind, and later one in 256, are processed in both ways. One difference
-disables the faster implementation permanently. Forked processes share the state."""
+disables the faster implementation for the kind permanently. Forked processes share the results of the comparisons."""
 
 from __future__ import annotations
 

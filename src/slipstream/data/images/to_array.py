@@ -1,7 +1,7 @@
 """Replaces two methods with faster C code. The first is `Image.tobytes`, which NumPy calls to read the pixels of an
 image. The second is `Tensor.contiguous`. It is replaced in loader workers only, because in the script's own process
 models call it and compilers inspect it. The original computes the first results of each method too, and later one in
-256. If one differs, the replacement is disabled permanently.
+256. If a result of a method differs, the replacement of this method is disabled permanently.
 
 `PlaneKernel` calls the C code. `to_bytes` copies the RGB pixels of Pillow, which take four bytes each, to contiguous
 memory. `to_planes` separates the interleaved bytes of a tensor into one plane per colour. Neither changes a value, and

@@ -1,13 +1,13 @@
-"""Whole-batch indexing for datasets that consist of arrays. Such a dataset is indexed once per batch and not once per
-sample.
+"""Whole-batch indexing for datasets that consist of arrays, and for Hugging Face datasets that return tensors. The
+dataset is indexed once per batch and not once per sample.
 
-`BatchedFetch` installs whole-batch indexing in torch's loaders. If only the fetcher uses the indices, they stay tensors
-and are never converted to Python numbers. The first batches are built in both ways and compared. If a batch differs, or
-if our code raises, the loader continues in torch's own way.
+`BatchedFetch` installs whole-batch indexing in torch's loaders. If a loader has no workers and a sampler of torch's
+own, the sampler yields tensors of indices. The first batches are built in both ways and compared. If a batch differs,
+or if our code raises, the loader continues in torch's own way.
 
-`gather_of` recognises suitable datasets by their type, or by a `__getitem__` that does nothing but index. It does not
-prove that the batch is the same. Its callers do. If indexing draws random numbers, the states of the generators are
-restored, and the dataset is not used in this way."""
+`gather_of` recognises suitable datasets by their type, or by a `__getitem__` that only indexes. It does not compare
+batches. Its callers compare the first batches with torch's. If indexing draws random numbers, the states of the
+generators are restored, and whole-batch indexing is not used for the dataset."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from slipstream.data.workers.dataset_generators import generators_of
 from slipstream.seams.patching import Patches
 from slipstream.seams.rng_state import RngState
 
-_PROVED = 2  # number of batches that each process builds in both ways
+_PROVED = 2  # number of batches that each process builds in both ways in each epoch
 _STATE = "_slipstream_gather"  # attribute of a fetcher
 
 

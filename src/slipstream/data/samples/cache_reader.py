@@ -215,7 +215,8 @@ class SampleReader:
         return ""
 
     def _finish_proof(self) -> None:
-        """Drops the cache if memory is too small for all samples."""
+        """Drops the cache if memory is too small for all samples. Without workers, takes the fingerprint with which
+        the dataset is compared at the next epoch."""
         wanted = 1.1 * self._proof.num_bytes / _PROVED * len(self._dataset)
         if wanted > self._arena.most_bytes:
             limit = f"only {self._arena.most_bytes / 1e9:.2g} GB can be used safely"
@@ -236,8 +237,8 @@ class SampleReader:
 
 def _watched_memory(dataset: Any, outside: OutsideState) -> set[int]:
     """Returns the memory of the tensors in the fingerprint. Torch counts in-place changes of a tensor and of all its
-    views, so the fingerprint detects these changes. Tensors that were made in inference mode do not count them and are
-    left out."""
+    views, so the fingerprint detects these changes. Tensors that were made in inference mode are left out, because
+    torch does not count their changes."""
     values = (*(value for _, value in walk(dataset, 2)), *outside.values())
     tensors = [value for value in values if isinstance(value, torch.Tensor) and not is_uncounted(value)]
     return set().union(*map(_memory_of, tensors))

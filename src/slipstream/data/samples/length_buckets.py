@@ -118,8 +118,8 @@ class LengthBuckets(Sampler[int]):
 
 
 def regroup(order: Any, lengths: Any, batch_size: int) -> Any:
-    """Returns the regrouped order, with every index once. An incomplete last batch stays as it is. Otherwise
-    `drop_last` would always drop the same samples."""
+    """Returns the regrouped order, with every index once. An incomplete last batch stays as it is. If it were sorted
+    too, `drop_last` would drop long samples more often than short ones."""
     num_whole = len(order) - len(order) % batch_size
     random = np.random.default_rng(zlib.crc32(np.ascontiguousarray(order).tobytes()))  # depends only on the permutation
     parts = []
@@ -131,7 +131,7 @@ def regroup(order: Any, lengths: Any, batch_size: int) -> Any:
 
 
 def padding_share(order: Any, lengths: Any, batch_size: int) -> float:
-    """Returns the share of padding if every batch is padded to its longest sample."""
+    """Returns the share of the padded batches that is padding, if every batch is padded to its longest sample."""
     sizes = lengths[order]
     batches = [sizes[at : at + batch_size] for at in range(0, len(sizes), batch_size)]
     whole = sum(int(batch.max()) * len(batch) for batch in batches)

@@ -127,7 +127,8 @@ def _check_time(spent_s: float, num_done: int, num_samples: int, most_s: float) 
 
 def length_of(sample: Any) -> int | None:
     """Returns the length of a sample, or None. For a mapping it is the length of `input_ids`, or else of the first
-    value that has a length. For a tuple it is the length of its first element."""
+    value that has a length. For a tuple or list it is the length of the first element. If the first element is a
+    number, it is the length of the tuple or list itself."""
     if isinstance(sample, Mapping):
         chosen = [sample[_TOKENS]] if _TOKENS in sample else sample.values()
         return next((length for value in chosen if (length := length_of(value)) is not None), None)

@@ -1,5 +1,6 @@
-"""Recognises a `__getitem__` that does nothing but index, and that therefore also works for many indices at once. Only
-its source is examined. Neither torch nor the dataset is needed."""
+"""Recognises a `__getitem__` that only indexes attributes and converts the results element by element. If the
+attributes are arrays, this method also works for many indices at once. Only the source of the method is examined.
+Neither torch nor the dataset is needed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _MODULES = {"torch", "np", "numpy"}
 
 @lru_cache(maxsize=256)
 def only_indexes(method: Any) -> bool:
-    """Whether a method does nothing but index. The answer is False too if its source cannot be read."""
+    """Whether a method only indexes, as `_does_only_index` defines it. Returns False if its source cannot be read."""
     try:
         (function,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
     except (OSError, TypeError, SyntaxError, ValueError):
@@ -26,7 +27,7 @@ def only_indexes(method: Any) -> bool:
 
 
 def only_indexes_at(file: str, line: int) -> bool:
-    """Whether the function that is defined on this line does nothing but index."""
+    """Whether the function that is defined on this line only indexes, as `_does_only_index` defines it."""
     try:
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -1,9 +1,10 @@
 """Caches whole samples from epoch to epoch, for datasets that always return the same sample for the same index.
 
-Each process first requests some samples twice, and checks continue afterwards. The whole cache is dropped if a random
-number is drawn, if an attribute of the dataset or a variable that its functions read changes, or if a sample differs.
-The script then reads its dataset directly again. A dataset whose functions print, write or set variables outside of
-themselves is not cached, because cached samples do not call these functions."""
+Each process first requests four samples twice. In each epoch it also compares some cached samples with the dataset. The
+whole cache is dropped if the samples draw random numbers, if a sample differs, or if memory is too small. It is also
+dropped if the dataset or a global variable of its functions changes. The script then reads its dataset directly again.
+A dataset whose functions print, write or set variables outside of themselves is not cached, because these functions are
+not called for cached samples."""
 
 from __future__ import annotations
 
@@ -77,8 +78,8 @@ class SampleCache:
     # --- in the script's process -------------------------------------------------------------------------------------
 
     def fill(self, loader: Any, limit_s: float) -> tuple[int, float]:
-        """Lets other processes cache the samples of the epoch that is about to begin. Returns the number of cached
-        samples and the share of samples that were requested."""
+        """Caches the samples of the epoch that is about to begin, in forked processes. Returns the number of cached
+        samples, and the share of the epoch's samples that was read before the time limit."""
         state = self._states.get(id(loader.dataset))
         if state is None or state.arena.reason:
             return 0, 0.0
@@ -127,7 +128,8 @@ class SampleCache:
             self._report(state)
 
     def _report(self, state: SampleCacheState) -> None:
-        """Reports what this process and its workers found out. Workers write that to the shared arena."""
+        """Reports once that the cache was dropped, and once that it is used. The state is in the shared arena, so
+        this covers what the workers did."""
         if state.is_told:
             return
         if state.arena.reason:

@@ -1,5 +1,6 @@
-"""Converts a sample to bytes and back. All bits, the types of containers, strides and shared memory within the sample
-are preserved. A sample that holds anything but tensors, arrays and plain values is refused."""
+"""Converts a sample to bytes and back. All bits, the types of containers and strides are preserved. Tensors of a sample
+that share memory still share it afterwards. A sample may consist of tensors, arrays and plain values in dictionaries,
+lists and tuples. Any other sample is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import torch
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _ALIGNED = 64
-# If the memory of a tensor or array is larger than its own bytes by this factor, it is a small part of a larger one.
+# If a tensor or array spans more than this multiple of its own bytes, it counts as a small part of a larger one.
 _WASTE = 2
 _HEAD = struct.Struct("<q")
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}

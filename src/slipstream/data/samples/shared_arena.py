@@ -1,7 +1,7 @@
 """Serialised samples in memory that this process and its forked workers share.
 
-Single samples are never removed. The whole arena can be dropped, and each process releases the memory as soon as it
-notices this. If a process dies while it writes, some bytes stay unused, and nothing else is affected."""
+Single samples are never removed. Any process can drop the whole arena. Each process releases the memory as soon as it
+notices the drop. If a process dies while it writes, some bytes stay unused, and nothing else is affected."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Reasons why a loader's batches cannot be built in threads.
 
-`thread_obstacle` runs in the script's process, before the loader is built. It returns the reason as a clause, or "" if
-there is none. It does not test whether the dataset can be copied. An attempt to copy the dataset shows that later."""
+`thread_obstacle` runs in the script's process, before any thread is started. It returns the reason as a clause, or ""
+if there is none. It does not test whether the dataset can be copied. An attempt to copy the dataset shows that
+later."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ def thread_obstacle(arguments: dict[str, Any]) -> str:
 
 
 def only_seeds(function: Any) -> bool:
-    """Whether a worker_init_fn sets seeds and does nothing else. Such a function can run for the random number stream
-    of a thread."""
+    """Whether a worker_init_fn uses only names that serve to set seeds. Such a function can run in the script's
+    process, and seeds a random number stream there."""
     function = function.func if isinstance(function, functools.partial) else function
     if not isinstance(function, FunctionType):
         return False

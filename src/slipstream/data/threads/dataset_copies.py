@@ -1,6 +1,7 @@
 """Makes a copy of a dataset for each thread. The copies are made with pickle, as for a spawned worker process, but
-within this process. Objects with state are copied. Objects that only hold data are shared, and so are locks and queues.
-A dataset that cannot be copied, such as one with an open file or a connection, is refused."""
+within this process. Large arrays, long strings and large containers of plain values are shared, and so are classes,
+functions, loggers, locks and queues. Other objects are copied. A dataset that cannot be copied, such as one with an
+open file or a connection, is refused."""
 
 from __future__ import annotations
 
@@ -111,8 +112,8 @@ _STREAMS = _Streams()
 
 
 def _is_data(container: Any) -> bool:
-    """Whether the container holds plain values, or small containers of them as in a JSON file: paths, labels or
-    annotations."""
+    """Whether the container holds only plain values, or lists, tuples and dictionaries of plain values, as from a JSON
+    file. Only its first elements are examined."""
     values = list(container.values()) if isinstance(container, dict) else container
     return all(_is_record(value, 3) for value, _ in zip(values, range(_SEEN), strict=False))
 

@@ -37,10 +37,10 @@ class Threads:
         self._expected = 0
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
-        self._patches: Patches | None = None  # None once draws are redirected
+        self._patches: Patches | None = None  # None before `prepare`, and after draws were redirected
 
     def expect(self, count: int) -> None:
-        """Sets how many threads the loader gets that is built next. 0 means none."""
+        """Sets how many threads the next loader gets. 0 means none."""
         self._expected = count
 
     def install(self, patches: Patches) -> None:

@@ -1,6 +1,6 @@
 """A loader's iterator whose batches are built by threads. Batches come in the script's order, and the script's own
-generators advance as with its own loader. If threads cannot build the batches, the remaining batches are built as the
-loader itself would build them."""
+generators advance as they do with torch's own iterator. If threads cannot build the batches, the remaining batches are
+built in the script's thread."""
 
 from __future__ import annotations
 
@@ -166,8 +166,8 @@ class ThreadedIter(_BaseDataLoaderIter):
             self.batch_threads.put(task)
 
     def _check_dataset(self) -> None:
-        """Gives up threads if the script changes its dataset during the epoch. Without workers such a change takes
-        effect at once, but the threads' copies do not change."""
+        """Gives up threads if the script changes its dataset during the epoch. In a loader without workers, a change
+        takes effect at once, but the threads' copies do not change."""
         try:
             changed = "" if self._num_workers else difference(self._fingerprint, look(self._dataset, 1))
         except Exception as fault:  # the dataset may refer to any object

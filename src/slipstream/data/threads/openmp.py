@@ -33,8 +33,8 @@ def compute_alone() -> None:
 def run_in_pool(function: Callable[[], object]) -> bool:
     """Runs a function once in every thread of the pool that torch computes with. The pool is started if it does not
     exist. Do not call this before the script trains: if the process forks afterwards, its child may be unable to
-    compute. Returns whether the runtime could be called. libgomp, libomp and Intel's runtime all have this entry
-    point."""
+    compute. Returns whether the runtime could be called. libgomp, libomp and Intel's runtime all have the entry point
+    `GOMP_parallel`."""
     for library in loaded_runtimes():
         parallel = getattr(library, "GOMP_parallel", None)
         if parallel is None:
@@ -48,7 +48,7 @@ def run_in_pool(function: Callable[[], object]) -> bool:
 
 
 def share_that_flushes() -> float:
-    """Returns the share of the pool's work that flushes denormals. All threads halve the smallest normal number, and
-    the results are compared as bits."""
+    """Returns the share of the pool's results in which a denormal number was flushed to zero. All threads halve the
+    smallest normal number, and the bits of the results are compared with zero."""
     smallest = torch.full((_SHARE * torch.get_num_threads(),), torch.finfo(torch.float32).tiny, device="cpu")
     return float((smallest.mul_(0.5).view(torch.int32) == 0).double().mean())

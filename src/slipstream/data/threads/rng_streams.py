@@ -1,9 +1,9 @@
 """Random number streams for data threads.
 
-A data thread may draw from `random`, `numpy.random` or torch without its own generator. The numbers then come from the
-stream of its worker slot, and the script's generators do not advance. A stream yields the numbers that a worker process
-with the number of the slot would draw. Draws that bypass the stream can be detected with an `RngState`, because they
-advance the script's generators."""
+Code in a data thread may draw from `random`, `numpy.random` or torch without passing a generator. The numbers then come
+from the stream of the thread's worker slot, and the script's generators do not advance. A stream yields the numbers
+that a worker process with the number of the slot would draw. Draws that bypass the stream advance the script's
+generators, so they can be detected with an `RngState`."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def _divided(module: Any, name: str, own: Callable[[RngStream], Draw]) -> tuple[
 
 
 def own_generators() -> list[Any]:
-    """Returns the generators that the current thread draws from where code has no generator of its own. Use them to
-    detect draws of a dataset, because in a data thread they are not the script's generators."""
+    """Returns the generators that the current thread draws from if the code passes no generator. In a data thread they
+    are the generators of its stream, and not the script's. Use this function to detect draws of a dataset."""
     stream = getattr(_own, "stream", None)
     if stream is None:
         return default_generators()

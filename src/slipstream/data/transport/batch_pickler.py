@@ -1,8 +1,8 @@
 """Pickles a batch in a worker so that its contents are sent in reused shared buffers.
 
-The message holds only the numbers of the buffers. Small tensors without a buffer are written into the message. Only
-tensors that nothing but the batch holds are sent in these two ways. A tensor that the dataset also holds is sent in
-torch's own way.
+For a tensor in a buffer that the main process knows, the message holds only the number of the buffer. Small tensors
+without a buffer are written into the message. Only tensors that nothing but the batch holds are sent in these two ways.
+A tensor that the dataset also holds is sent in torch's own way.
 
 Large NumPy arrays are sent in shared buffers too. The main process rebuilds them exactly as the unpickler does. NumPy
 is not imported at the top of this module: if there is an array, NumPy is already imported."""
@@ -201,8 +201,8 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _holdings(things: list[tuple[Any, bool]]) -> Iterator[tuple[Any, bool]]:
-    """Yields the tensors and arrays inside containers and plain objects. Each comes with whether only the batch holds
-    it. If other code holds a container, it also holds the contents of the container."""
+    """Yields the tensors and arrays inside containers and plain objects. Each is yielded with a flag that tells whether
+    only the batch holds it. If other code holds a container, it also holds the contents of the container."""
     num_left = _MOST_EXAMINED
     for _ in range(_DEEPEST):
         below: list[tuple[Any, bool]] = []

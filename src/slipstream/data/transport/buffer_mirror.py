@@ -35,8 +35,8 @@ class BufferMirror:
         return self._buffers[number].storage
 
     def look(self) -> None:
-        """Returns buffers that the script no longer holds to the worker, and unmaps buffers that the worker has
-        dropped."""
+        """Marks the buffers that the script no longer holds as free, so that the worker may reuse them. Unmaps the
+        buffers that the worker has dropped."""
         for number in list(self._out):
             if self._buffers[number].is_alone():
                 self._out.discard(number)
@@ -46,8 +46,8 @@ class BufferMirror:
             self.states[number] = VACANT
 
     def retire(self, ident: int | None = None) -> None:
-        """Marks the buffers that the script holds as never reused. With `ident`, only the buffer with this storage is
-        marked."""
+        """Marks the buffers that the script holds, so that they are never reused. With `ident`, only the buffer with
+        this storage is marked."""
         for number in list(self._out):
             if ident in (None, self._buffers[number].ident):
                 self._out.discard(number)

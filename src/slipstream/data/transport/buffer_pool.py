@@ -2,10 +2,10 @@
 
 The storages are torch's own and have exactly the size of a tensor's storage, so a batch in them looks like any other. A
 storage is overwritten only when nothing holds it, neither in the worker nor in the main process. The main process
-reports this in a table of bytes in shared memory.
+reports in a table of bytes in shared memory which storages it no longer holds.
 
-`lent_storages` marks code in a worker that creates shared storages and overwrites them completely. Such a storage may
-be a reused one."""
+`lent_storages` marks code in a worker that creates shared storages and overwrites them completely. A storage that this
+code gets may be a reused one."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ def most_buffers(num_workers: int) -> int:
 
 class Pool:
     """The buffers of one worker. The pool grows with the number of batches that are in use at once, at most to the size
-    that a loader of this depth needs. Buffers of sizes that no longer occur are dropped to make room for others."""
+    that a loader of this depth needs. To make room for a new buffer, the pool drops the unused buffers that were sent
+    longest ago."""
 
     def __init__(self, depth: int, most_buffers: int, new_shared: Callable[[int], Any]) -> None:
         self.key = (os.getpid(), os.urandom(8))
@@ -162,8 +163,8 @@ class Pool:
         self.batch += 1
 
     def abandon(self, buffer: Buffer) -> None:
-        """Stops using a buffer that other code shares. The receiver may keep the buffer, so its number is not used
-        again."""
+        """Removes a buffer that other code sends to another process, or that the dataset still holds. The buffer may
+        stay in use, so its number is not given to another buffer."""
         self._abandoned.add(buffer.number)
         self._forget(buffer)
 

@@ -161,7 +161,7 @@ class DevicePrefetch:
 
 
 def _is_next_ready(iterator: Any) -> bool:
-    """Whether a worker has built the next batch, so that taking it does not wait. Without workers the batch would have
+    """Whether a worker or a thread has already built the next batch. Without workers and threads, the batch would have
     to be built now, before the next step, and its random numbers would be drawn too early."""
     if isinstance(iterator, ThreadedIter):
         return iterator.is_next_ready()

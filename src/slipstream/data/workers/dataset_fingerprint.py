@@ -1,8 +1,9 @@
 """Fingerprints of a dataset, to detect whether the script changes it.
 
 A fingerprint covers the attributes of the dataset, of its transforms and of the datasets that it wraps, to a small
-depth. No function of the user is called, and properties are not evaluated. An object's type is read with `type`,
-because `isinstance` reads `__class__`, which raises for a proxy of a dead object.
+depth. Properties are not evaluated. No function of the user is called, except the `repr` of a dictionary's keys and the
+`==` of plain values. A fingerprint reads an object's type with `type`, because `isinstance` reads `__class__`, which
+raises for a proxy of a dead object.
 
 `Elements` holds the contents of a long list and compares them with the list later without touching an element. Taking a
 reference to an element writes to its memory (the reference count), and after a fork each page that is written to is
@@ -100,8 +101,8 @@ def look(root: Any, depth: int = 4) -> dict[str, Any]:
 
 def look_closely(root: Any, depth: int = 4, before: dict[str, Any] | None = None) -> dict[str, Any]:
     """Returns a fingerprint that also covers the contents of arrays and of lists of plain values, up to a limit of
-    size. In a list that has not changed since the fingerprint `before`, no element is touched. Otherwise workers would
-    get copies of the memory of the elements."""
+    size. In a list that has not changed since the fingerprint `before`, no element is touched. Touching the elements
+    would duplicate their memory, because forked workers share this memory."""
     reader = _Reader()
     earlier = before or {}
     fingerprint = {}
@@ -112,13 +113,13 @@ def look_closely(root: Any, depth: int = 4, before: dict[str, Any] | None = None
 
 
 def unread(fingerprint: dict[str, Any]) -> str:
-    """Returns the first attribute that was too large to read, or "" if there is none. A change of that attribute would
-    not be noticed."""
+    """Returns the name of the first attribute whose contents were not read, mostly because they are too large. Returns
+    "" if there is none. A change of these contents would not be noticed."""
     return next((path.lstrip(".") for path, token in fingerprint.items() if token[1] is _UNREAD), "")
 
 
 class _Reader:
-    """Computes checksums of objects whose in-place changes leave no other sign. Each object is read once, even if
+    """Reads the contents of objects whose in-place changes leave no other sign. Each object is read once, even if
     several paths lead to it."""
 
     def __init__(self) -> None:
@@ -127,8 +128,9 @@ class _Reader:
         self._known: dict[int, Any] = {}
 
     def read(self, value: Any, is_known: bool, content: Any) -> Any:
-        """Returns a checksum of the value. `content` is what the previous fingerprint holds for this object. `is_known`
-        says whether the previous fingerprint has the object."""
+        """Returns what a fingerprint holds about the contents of the value: a checksum, `Elements` or None. `content`
+        is what the previous fingerprint holds at this path. `is_known` says whether that fingerprint has the same
+        object at this path."""
         if id(value) not in self._known:
             self._known[id(value)] = self._checksum(value, is_known, content)
         return self._known[id(value)]
@@ -253,8 +255,8 @@ def _addresses_in_tuple(values: tuple[Any, ...]) -> bytes:
 
 
 def _is_known() -> bool:
-    """Whether this Python lays out lists and tuples as assumed here. A list and a tuple whose elements have known
-    addresses show it. Memory outside of them is not read."""
+    """Whether this Python lays out lists and tuples as assumed here. The function tests this with a list and a tuple
+    whose elements have known addresses."""
     elements = [object() for _ in range(5)]
     wanted = b"".join(ctypes.c_void_p(id(element)) for element in elements)
     is_plain = list.__basicsize__ == 5 * _WORD  # header (3 words), pointer to the items, allocated capacity

@@ -1,5 +1,5 @@
 """Finds the random generators that a dataset can draw from: the default generators of torch, NumPy and Python,
-generators that are attributes of the dataset, and generators in the modules of its code."""
+generators that are attributes of the dataset, and generators in the modules and enclosed variables of its code."""
 
 from __future__ import annotations
 

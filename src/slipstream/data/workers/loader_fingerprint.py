@@ -1,8 +1,8 @@
 """The state of a loader at the start of an epoch. A fingerprint of its dataset and its collate function detects what
-the script changes until the next epoch. The states of its generators serve to restart the epoch.
+the script changes until the next epoch. The saved states of its generators allow the epoch to be restarted.
 
 Worker processes also have their own copies of the variables outside the dataset, so the fingerprint for workers covers
-these variables. Threads share them with the script."""
+these variables. Threads share these variables with the script."""
 
 from __future__ import annotations
 

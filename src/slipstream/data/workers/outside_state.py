@@ -1,9 +1,9 @@
 """What the user's functions behind a dataset use and do outside of the dataset: the global and enclosed variables that
 they read, and the calls that print or write.
 
-The functions are `__getitem__` and the transforms, methods and functions in the user's own files that it names,
-directly or through others. Their bytecode is examined, and nothing is called. Functions of installed packages are not
-examined."""
+The functions are `__getitem__`, the transforms, and the functions and methods in the user's own files that these name,
+directly or through other functions. Their bytecode is examined, and none of them is called. Functions of installed
+packages are not examined."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Facts(NamedTuple):
     names: frozenset[str]  # all names, of attributes and methods too
     loaded: frozenset[str]  # global variables that are read
     sets_outside: bool  # whether a variable outside the function is set
-    writer: str  # the name of a call that writes; "" if there is none
+    writer: str  # the name of a called function that may print or write; "" if there is none
 
 
 class OutsideState:
@@ -59,8 +59,8 @@ class OutsideState:
         self._search(dataset)
 
     def obstacle(self) -> str:
-        """Returns the first thing that one of the functions does outside of the dataset, as a clause, or "" if nothing
-        is seen."""
+        """Returns the reason, as a clause, why the functions may have effects outside of the dataset. Returns "" if no
+        effect is seen."""
         if len(self._functions) >= _MOST:
             return f"the samples come from more than {_MOST} functions, which are too many to examine"
         for code, function in self._functions.items():

@@ -1,8 +1,8 @@
 """Adds worker processes to loaders that have none, and makes workers persist from epoch to epoch. The main process
 draws its random numbers at the same moments as in the unchanged script.
 
-Torch alone would draw them at other moments. With workers, torch asks the sampler for an iterator twice and takes
-indices already in `iter()`. With persistent workers, torch draws no seed for a new epoch."""
+Without this module, torch would draw these numbers at other moments. With workers, torch asks the sampler for an
+iterator twice and takes indices already in `iter()`. With persistent workers, torch draws no seed for a new epoch."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class LoaderEpochs:
         getattr(iterator, _STATE).is_primed = False
 
     def _is_in_use(self, loader: Any) -> bool:
-        """Whether the loader's iterator has batches left and other code than the loader holds it."""
+        """Whether the loader's iterator has batches left and is held by code other than the loader and this module."""
         epoch: LoaderEpoch | None = vars(loader._iterator).get(_STATE)
         is_over = not loader._iterator._task_info and (epoch is None or epoch.is_primed)
         return not is_over and self._holds[loader].is_shared()
@@ -200,8 +200,8 @@ class LoaderEpochs:
         return _next_data
 
     def _watch_dataset(self, iterator: Any, epoch: LoaderEpoch) -> None:
-        """Removes added workers if the script changes its dataset during the epoch. Without workers such a change takes
-        effect at once, but the added workers do not see it."""
+        """Removes added workers from the next epoch on if the script changes its dataset during this epoch. In a loader
+        without workers, a change takes effect at once, but the added workers do not see the change."""
         loader = epoch.loader()
         if epoch.watch is None or loader is None:
             return
@@ -285,8 +285,8 @@ class IteratorHold:
     """Keeps the iterator alive until its loader is destroyed. The iterator then never becomes part of a reference
     cycle.
 
-    Torch ends workers in the iterator's `__del__`. If the loader is part of a cycle (a Trainer, a caught exception),
-    that is too late: the queues no longer exist, and torch waits five seconds for each worker in vain."""
+    Torch ends workers in the iterator's `__del__`. If the loader is part of a reference cycle (a Trainer, a caught
+    exception), `__del__` runs too late. The queues no longer exist, and torch waits five seconds for each worker."""
 
     def __init__(self, loader: Any, iterator: Any) -> None:
         self._box = [iterator]

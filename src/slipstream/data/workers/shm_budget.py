@@ -15,7 +15,8 @@ ENDLESS = 1_000_000
 
 
 def num_batches_held(environment: Environment, loader: Loader) -> int:
-    """Returns how many batches all workers together may have built before they are used."""
+    """Returns how many batches all workers together may hold at once. A batch is held from its construction in a worker
+    until the script releases the batch."""
     batch_bytes = sum(facts.num_bytes for facts in loader.tensor_facts)
     if batch_bytes <= 0:
         return ENDLESS

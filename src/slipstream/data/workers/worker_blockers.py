@@ -1,10 +1,10 @@
 """Reasons why a loader's batches cannot be built in worker processes.
 
-`obstacle` runs in the script's process, before the loader is built, with the arguments of the loader. It returns the
-reason as a clause, or "" if there is none.
+`obstacle` runs in the script's process, before workers are started, with arguments of the loader. It returns the reason
+as a clause, or "" if there is none.
 
-`does_shard` tells whether an iterable dataset divides its data among workers. Otherwise each worker would yield all of
-the data. The check is conservative: a dataset counts as undivided unless its code is seen to ask which worker it runs
+`does_shard` tells whether an iterable dataset divides its data among workers. If a dataset does not divide its data,
+each worker yields all of the data. A dataset counts as divided only if its code is seen to ask which worker it runs
 in."""
 
 from __future__ import annotations

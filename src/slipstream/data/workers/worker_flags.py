@@ -18,8 +18,8 @@ _TEXTS_AT, _TEXT_BYTES = 64, 480  # a page holds eight texts
 
 
 class WorkerFlags:
-    """One flag for each listener. A listener is called once, after any process has raised its flag. It is called in the
-    process that created this object."""
+    """One flag for each listener. A listener is called once, after any process has raised the listener's flag. It is
+    called in the process that created this object."""
 
     def __init__(self, *listeners: Callable[[], None]) -> None:
         self._listeners = listeners

@@ -1,5 +1,6 @@
-"""A base class for wrappers around torch's worker loop. A wrapper has the name of torch's function. Code that wraps it
-again, or a spawned process that looks it up by name, therefore treats it as torch's own."""
+"""A base class for wrappers around torch's worker loop. A wrapper has the name of torch's function, so other code can
+wrap it like torch's function. A spawned process looks the name up and gets torch's own function, unless a subclass
+pickles in another way."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Measures reading of files: one long file and many short files, from the disk and from memory. A result counts as cold
-only if the system's own counter shows that the bytes came from the disk and not from the page cache."""
+only if the system's own counter shows that most bytes came from the disk and not from the page cache."""
 
 from __future__ import annotations
 
