@@ -17,9 +17,9 @@ from slipstream.records import Failure, Recipe
 from slipstream.tuning.candidates import Arm
 from slipstream.tuning.trials import Inert, RecipeTrials
 
-ETA = 2  # the next rung has 1/ETA of the arms and ETA times the rounds
+ETA = 2  # the next rung has 1/ETA of the arms, but at least FEW if there are so many, and ETA times the rounds
 # The fewest and the most rounds of the first rung. The number depends on the time that is left. A single round may be
-# an outlier. With recorded noise, six rounds drop one of six arms that gain 5%, and twelve rounds drop one of 14.
+# an outlier. With recorded noise, one of six arms that gain 5% is dropped after six rounds, and one of 14 after twelve.
 LEAST_ROUNDS, MOST_ROUNDS = 2, 12
 FEW = 6  # arms on the last rung; several techniques may gain, and a pass combines them
 

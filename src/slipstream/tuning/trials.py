@@ -1,5 +1,5 @@
 """The trials of a recipe. A script that ends during a race is started again, so one recipe may have several trials. The
-pool keeps no more trials running than fit in memory. The pool makes no decisions about speed."""
+pool ends idle trials if a new trial needs their memory. The pool makes no decisions about speed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RaceError(Exception):
 
 
 class RecipeTrials:
-    """One recipe in one role, with its running trial and the records of earlier ones."""
+    """One recipe in one role, with its running trial and the records of earlier trials."""
 
     def __init__(
         self, role: Role, recipe: Recipe, precision: Precision = "fp32", draw: int = 0, is_cold: bool = False
