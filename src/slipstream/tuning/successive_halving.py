@@ -1,9 +1,10 @@
 """Successive halving (Jamieson and Talwalkar, 2016; Karnin, Koren and Somekh, 2013) over arms: techniques with a
 setting, on top of the recipe so far.
 
-All arms race for a few rounds. The better arms continue on the next rung, which has ETA times as many rounds. Each rung
-starts new processes, because a process can be fast or slow for its whole life. There is no significance test. The proof
-of the whole recipe decides whether anything is kept, and it starts its own processes.
+All arms race for a few rounds against the anchor, which is the trial that the others of a race are compared with. The
+better arms continue on the next rung, which has ETA times as many rounds. Each rung starts new processes, because a
+process can be fast or slow for its whole life. There is no significance test. The proof of the whole recipe decides
+whether anything is kept, and the proof starts its own processes.
 """
 
 from __future__ import annotations

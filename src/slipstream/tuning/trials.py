@@ -31,8 +31,8 @@ class Inert(msgspec.Struct, frozen=True):
 
 
 class RaceError(Exception):
-    """A race cannot continue, because its anchor failed or because other programs keep using the cores. The message is
-    for the user."""
+    """A race cannot continue, because its anchor failed or because other programs keep using the cores. The anchor is
+    the trial that the others of a race are compared with. The message is for the user."""
 
 
 class RecipeTrials:

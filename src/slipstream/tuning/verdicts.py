@@ -102,8 +102,8 @@ def measured(state: TuningState, verdict: Verdict, record: TrialRecord, speed: S
 
 
 def _measured(state: TuningState, entry: Entry, anchor: Recipe) -> Verdict:
-    """Creates the verdict on an arm with its figures. `speed` is relative to the base, and `own_ratio` is relative to
-    the anchor of the arm's races."""
+    """Creates the verdict on an arm with its figures. `speed` is relative to the base. `own_ratio` is relative to the
+    anchor, which is the trial that the others of a race are compared with."""
     choice, record = entry.arm.choice, state.pool.record(entry.trials)
     gain = None if entry.gain is None else entry.gain + state.estimates.get(anchor, 0.0)
     own_ratio = None if entry.gain is None else math.exp(entry.gain)
