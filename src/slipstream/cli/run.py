@@ -176,7 +176,8 @@ def _remedy(script: list[str], survives: bool, remains: Remains) -> str:
 
 
 def _hint(script: list[str]) -> str:
-    """Returns a hint that is printed at the end of the run, because slipstream prints nothing while the script runs."""
+    """Returns a hint that is printed at the end of the run, because slipstream prints nothing between the script's own
+    lines."""
     return f"; no {RECIPE} here: slipstream tune {shlex.join(_named(script))} makes one"
 
 

@@ -199,7 +199,7 @@ class RoundRunner:
 
     def run_round(self, race: Race, running: Sequence[RecipeTrials], anchor: RecipeTrials) -> bool:
         """Runs one round and returns whether the round counts. After a round that does not count, the function returns
-        when other programs no longer use the cores, or after at most MOST_WAIT_S."""
+        when other programs no longer use too many cores, or after at most MOST_WAIT_S."""
         begun_s = self._budget.now_s()
         timings: dict[int, BlockTiming] = {}
         foreign = []
