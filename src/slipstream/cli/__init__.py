@@ -1,6 +1,6 @@
 """The command line. Each command has one module, which parses the options, calls a workflow and prints the result.
 
-A command's module is imported only when that command is used.
+The module of a command is imported only when the user names the command, or when `--help` lists all commands.
 """
 
 from __future__ import annotations

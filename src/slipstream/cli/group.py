@@ -1,4 +1,4 @@
-"""The list of commands, and the options that stand before a script."""
+"""The list of commands, and what the commands that run a script share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Action = Callable[[], int | None]
 
 
 class LazyGroup(click.Group):
-    """Imports only the command that the user named, because `run` must start as fast as python."""
+    """Imports a command only when it is needed, because `run` must start quickly."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -70,8 +70,8 @@ def script_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_script(script: tuple[str, ...], is_module: bool) -> list[str]:
-    """Returns the words that python would be given for this script. Raises a usage error if there is no script, and
-    Refused if it cannot be run."""
+    """Returns the words that the user would give to python for this script. Raises a usage error if the user named no
+    script, and Refused if the script cannot be run."""
     from slipstream.launch.target import refusal
 
     if not script:
@@ -139,6 +139,6 @@ def is_switched_off() -> bool:
 
 
 def num_ranks() -> int:
-    """Returns the number of ranks, which is more than one under torchrun."""
+    """Returns the number of ranks, which torchrun stores in WORLD_SIZE. Without torchrun the number is 1."""
     size = os.environ.get("WORLD_SIZE", "1")
     return int(size) if size.isdigit() else 1

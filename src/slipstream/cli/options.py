@@ -2,8 +2,8 @@
 
 `--baseline SESSION` and `--fail-under RATIO` let a check fail a build when the step became slower.
 
-`--html [FILE]` and `--no-open` control the HTML report. If the file is left out, the next word is the script or the
-session, and must never be mistaken for a file to overwrite.
+`--html [FILE]` and `--no-open` control the HTML report. If the user leaves out the file, the next word is the script or
+the session. slipstream must not overwrite this script or session with the report.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEAST: Final = 0.95
 class SpeedGate(msgspec.Struct, frozen=True):
     baseline: Session
     name: str
-    least: float  # speed relative to the baseline
+    least: float  # the lowest speed, relative to the baseline, that passes
 
 
 def gate_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,7 +67,8 @@ def require_network_namespace(is_wanted: bool) -> None:
 
 
 def read_gate(baseline: str | None, fail_under: float | None, script: Sequence[str] = ()) -> SpeedGate | None:
-    """Loads the baseline. This happens before the check, so that a missing baseline does not waste a measurement."""
+    """Loads the baseline, or returns None if the user named none. The baseline is loaded before the check, so that a
+    missing baseline does not waste a measurement."""
     from slipstream.store.lookup import find_session
     from slipstream.store.sessions import StorageError, load_session
 
@@ -88,10 +89,11 @@ def read_gate(baseline: str | None, fail_under: float | None, script: Sequence[s
 def judge(gate: SpeedGate, session: Session, *, is_aside: bool = False) -> int:
     """Compares the session with the baseline, prints one line, and returns the exit code.
 
-    The line goes to standard error if `is_aside`. The check fails only if the slowdown is more than noise, because
-    users soon ignore a build that fails at random. The check does not fail if the comparison is unsure, because there
-    are too few undisturbed steps or because other programs used the cores. Without any step the check fails, because it
-    could then never notice a slowdown."""
+    The line goes to standard error if `is_aside`. The check fails if the speed is below `gate.least` and the slowdown
+    is more than noise, because users soon ignore a build that fails at random. The check does not fail if the
+    comparison is unsure. The comparison is unsure if there are too few undisturbed steps, or if the load of other
+    programs can explain the difference. Without any step the check fails, because a script without steps would hide
+    every slowdown."""
     from slipstream.report.terminal.comparison import gate_line
     from slipstream.verify.session_diff import compare
 

@@ -1,7 +1,7 @@
 """What `check`, `tune`, `memory` and `report` print and write, in every format that the user asked for.
 
-If the user gives `-` as a file, standard output receives that document and nothing else. The report and the output of
-the script then go to standard error.
+If the user gives `-` as a file, standard output receives the document of this option and nothing else. Everything else
+that the command and the script print then goes to standard error.
 
 `--trace`, `--tensorboard`, `--mlflow` and `--wandb` export a session for other programs. An HTML report is opened in
 the browser only if the command runs in a terminal on a desktop.
@@ -219,7 +219,7 @@ def show(session: Session, *, quiet: bool = False) -> None:
 
 @contextlib.contextmanager
 def noting(sentences: list[str]) -> Iterator[None]:
-    """Appends the message of an error to `sentences`, so that the other formats are still written."""
+    """Appends the message of a StorageError or OSError to `sentences`, so that the other formats are still written."""
     try:
         yield
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed the pipe

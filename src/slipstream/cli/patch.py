@@ -125,8 +125,8 @@ def _written(session: Session, recipe: Recipe, may_import: bool) -> Written:
 
 
 def _say_lost(written: Written, recipe: Recipe, session: Session, typed: list[str], may_import: bool) -> None:
-    """Prints which techniques of the recipe no edit of the source can apply, what the patch contains instead, and which
-    other command may help."""
+    """Prints which techniques of the recipe cannot be written into the source, what the patch contains instead, and
+    which option or which other command may help."""
     from slipstream.recipe.source_edits import can_import
 
     lost = "it" if len(written.lost.choices) == len(recipe.choices) == 1 else str(written.lost)
@@ -187,7 +187,8 @@ def _prove(
     is_written: bool,
     force: bool,
 ) -> int:
-    """Races the patch, then prints or writes it. `speed` is the speed that the tuning measured for its recipe.
+    """Races the patch, then prints or writes it. `speed` is the speed that the tuning measured for the recipe that the
+    patch contains.
 
     A patch that is not proved faster, or whose numerics are not sound, is written only with --force.
     """

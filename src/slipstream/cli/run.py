@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 RECIPE: Final = "slipstream.toml"
 SURVIVAL: Final = "survive_oom"  # the technique that --survive-oom adds to any recipe
-_PREPARED: Final = "SLIPSTREAM_PREPARED"  # set if this process was restarted with the recipe's environment variables
+# This variable is set if this process has started python again to set the recipe's environment variables.
+_PREPARED: Final = "SLIPSTREAM_PREPARED"
 
 
 @click.command(
@@ -175,7 +176,8 @@ def _remedy(script: list[str], survives: bool, remains: Remains) -> str:
 
 
 def _hint(script: list[str]) -> str:
-    """Returns a hint for the end of the run, because slipstream prints nothing between the script's own lines."""
+    """Returns a hint that is printed at the end of the run, because slipstream prints nothing between the script's own
+    lines."""
     return f"; no {RECIPE} here: slipstream tune {shlex.join(_named(script))} makes one"
 
 
@@ -203,7 +205,7 @@ def _find(script: list[str], given: Path | None) -> RecipeFile | None:
     else:
         _say(f"{path} was measured on {_name(file.script)}, not on {_name(script)}, so it is not applied.")
         return None
-    if _PREPARED not in os.environ:  # otherwise this process was restarted and has already printed the lines below
+    if _PREPARED not in os.environ:  # if it is set, this process printed the lines below before it started python again
         from slipstream.recipe.file import differences
 
         _say(f"{path}: {file.recipe}")
@@ -230,8 +232,8 @@ def _is_of(file: RecipeFile, script: list[str]) -> bool:
 
 
 def _beside(script: list[str]) -> list[Path]:
-    """Returns the recipes that are used if the user names none: that of this directory, then that of the script's
-    folder."""
+    """Returns the existing recipe files that `run` considers if the user names none. The recipe in this directory comes
+    first, and the recipe in the script's folder comes second."""
     folders = [Path(), *([] if script[0] == "-m" else [Path(script[0]).parent])]
     return [folder / RECIPE for folder in dict.fromkeys(folders) if (folder / RECIPE).is_file()]
 
@@ -244,8 +246,8 @@ def run_command(script: list[str], recipe_path: Path) -> str:
 
 
 def _prepare_environment(recipe: Recipe) -> None:
-    """Restarts the process once if the recipe sets environment variables, because libraries read them at process
-    start."""
+    """Starts python again, in the same process, if the recipe sets environment variables to other values, because
+    libraries read these variables when python starts. This happens at most once."""
     if os.environ.pop(_PREPARED, None):
         return
     from slipstream.techniques._core.catalogue import environment_of
@@ -258,7 +260,8 @@ def _prepare_environment(recipe: Recipe) -> None:
 
 
 def _tune_and_run(script: list[str], recipe_path: Path | None, survives: bool = False) -> int | None:
-    """Tunes, then trains in a new process, because tuning imports modules that the script must not find loaded."""
+    """Tunes, and then starts python again in the same process to train, because tuning imports modules that the script
+    must not find loaded. Without a new recipe, the training runs without a recipe."""
     from slipstream.cli.tune import Request, tune_until_interrupted
 
     path = recipe_path or Path(RECIPE)
@@ -280,6 +283,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def _restart(arguments: list[str], variables: dict[str, str]) -> None:
+    """Replaces the program of this process by a new python. The process id stays the same."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, **variables})

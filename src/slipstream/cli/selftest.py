@@ -61,7 +61,7 @@ def _test(device: str, names: list[str], report_path: Path) -> int:
                 if not outcome.is_ok:
                     click.echo(f"         {outcome.name}: {outcome.detail}")
             if name == SEAMS and not num_ok:
-                break  # there is no such device, so every other test would fail too
+                break  # no hook works, for example because there is no such device, so other tests would fail too
     except KeyboardInterrupt:
         click.echo("\nslipstream: interrupted; the report has what was tested so far.", err=True)
     report_path.parent.mkdir(parents=True, exist_ok=True)

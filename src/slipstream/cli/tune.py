@@ -1,4 +1,4 @@
-"""slipstream tune: race every technique on the real script, and keep those that are proved faster and sound."""
+"""slipstream tune: race the techniques that apply to the script, and write a recipe that is proved faster and sound."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _read_duration(ctx: click.Context, param: click.Parameter, value: str | None
 
 
 def _read_names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
-    """Returns the techniques in a list that is separated by commas."""
+    """Parses a comma-separated list of techniques."""
     names = tuple(name.strip() for name in value.split(",") if name.strip())
     try:
         check_names(names)
@@ -63,7 +63,7 @@ class Request(OutputFormats, frozen=True):
     """The options of the command."""
 
     script: list[str]
-    budget_s: float | None = None  # None: follows from the script
+    budget_s: float | None = None  # None: the start-up and the step time of the script determine the budget
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     allow: NumericsClass = "approximate"
@@ -265,7 +265,8 @@ def _show_check(live: LiveTune, session: Session) -> None:
 
 
 def show_failed_check(session: Session) -> int:
-    """Prints why the check saw no training, in the words of `check`, and returns the exit code.
+    """Prints why nothing was tuned after the check, and returns the exit code. If the check saw no training, the words
+    are those of `check`.
 
     If the script failed after some steps, its traceback was printed before, and one line says that the script ended.
     """
@@ -304,7 +305,7 @@ def _write_recipe(session: Session, request: Request) -> None:
 
     tuning, path = session.tuning, request.recipe_path
     assert tuning is not None
-    if tuning.recipe.choices:  # a proved recipe is written, whatever came later
+    if tuning.recipe.choices:  # a proved recipe is written even if the tuning was interrupted after the proof
         path.parent.mkdir(parents=True, exist_ok=True)
         write_recipe(path, tuning, session)
         if not request.quiet:

@@ -1,7 +1,8 @@
-"""Chooses the next batch size to try. The size lies between the largest that ran and the smallest that ran out of
-memory. The search ends when these two are one percent apart. Sizes are guessed from the memory that earlier sizes used,
-or bisected if guesses fail. The memory of two runs of one size differs, so the largest difference that was seen is kept
-free below the limit. This module only computes. The caller runs the sizes."""
+"""Chooses the next batch size to try. The size lies between the largest size that ran and the smallest size that ran
+out of memory. When these two are one percent apart, the search ends with a size a little below the largest that ran.
+Sizes are guessed from the memory that earlier sizes used, or bisected if guesses fail. The memory of two runs of one
+size differs, so the largest difference that was seen is kept free below the limit. This module only computes. The
+caller runs the sizes."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class BatchBisection:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether memory sets the limit. Otherwise the amount of data sets it."""
+        """Whether a size has run out of memory. As long as none has, the amount of data sets the limit."""
         return bool(self._failed)
 
     def ran(self, size: int, held_bytes: int = 0) -> None:
@@ -62,7 +63,8 @@ class BatchBisection:
         self._failed.add(size)
 
     def next_size(self) -> int | None:
-        """Returns the next size, or None if the limit is known and the size that `answer` returns has run."""
+        """Returns the next size. Returns None if the limit is known and the size that `answer` returns has run, or if
+        not even a batch of one runs."""
         low, high = self.largest, self.too_large
         if high <= 1:
             return None
@@ -71,8 +73,9 @@ class BatchBisection:
         return min(max(self._propose(low, high), low + 1), high - 1)
 
     def answer(self) -> int:
-        """Returns a size a little below the largest that ran, so that the size will run again. It suits the hardware,
-        if such a size is hardly smaller. If memory does not set the limit, returns the largest size that ran."""
+        """Returns a size a little below the largest that ran, so that the size will run again. If this costs little,
+        the size is divisible by a power of two, which suits the hardware. If memory does not set the limit, returns the
+        largest size that ran."""
         wanted = self._wanted()
         return wanted if wanted in self._held else self.largest
 
@@ -124,8 +127,8 @@ class BatchBisection:
 
 
 def held_by(forecast: Forecast, own_batch: int, own_bytes: int) -> Held:
-    """Returns a function that predicts a process's memory at another batch size. It is the memory at the script's own
-    size plus the difference in tensors."""
+    """Returns a function that predicts a process's memory at another batch size. The prediction is the memory at the
+    script's own size plus the difference in tensors."""
     own = forecast.peak_bytes(own_batch)
     return lambda size: own_bytes + forecast.peak_bytes(size) - own
 

@@ -1,7 +1,7 @@
 """Finds what makes the script's own batch fit.
 
-Every technique that saves memory is run under the limit: first alone and, if no technique is enough, in pairs. Of those
-that run, the one that costs the least time is chosen.
+Every memory technique that applies and that the options allow runs under the limit: first alone and, if no technique is
+enough, in a few pairs. Of the recipes that run, the recipe that costs the least time is chosen.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def _climb(ladder: Sequence[Setting], ran: Mapping[Setting, bool]) -> Setting | 
     """Returns the next setting of a ladder, or None. A ladder goes from the weakest and cheapest setting to the
     strongest.
 
-    The strongest setting is tried first. If it is not enough, no other setting is. Otherwise bisection finds the
-    weakest setting that is enough.
+    The strongest setting is tried first. If it is not enough, no other setting is enough. If it is enough, bisection
+    finds the weakest setting that is enough.
     """
     weak = max((at for at, setting in enumerate(ladder) if ran.get(setting) is False), default=-1)
     enough = min((at for at, setting in enumerate(ladder) if ran.get(setting)), default=len(ladder))
@@ -106,7 +106,8 @@ def _climb(ladder: Sequence[Setting], ran: Mapping[Setting, bool]) -> Setting | 
 
 
 def _settings(technique: Technique, observation: Observation) -> list[Setting]:
-    """Returns the settings that the technique proposes, followed by the others that it allows, which are stronger."""
+    """Returns the settings that the technique proposes. If the technique allows only a few settings, the others follow.
+    These are stronger."""
     proposed = list(technique.settings(observation))
     allowed: Sequence[Setting] = getattr(technique, "VALUES", ())
     return proposed + ([one for one in allowed if one not in proposed] if len(allowed) <= _MOST_SETTINGS else [])
@@ -144,7 +145,8 @@ def _try(trials: FitAttempts, fit_run: FitRun) -> tuple[FitAttempt, TrialRecord]
 
 
 def _alone(trials: FitAttempts, fit_run: FitRun) -> tuple[FitAttempt, TrialRecord]:
-    """Tries a run without a race. There is no anchor if the script as it is does not run even without a limit."""
+    """Tries a run without a race. There is no anchor if the script as it is does not run even without a limit, or ends
+    too early to be raced."""
     from slipstream.records import TrialSpec
 
     trial = trials.run(fit_run)
@@ -153,7 +155,7 @@ def _alone(trials: FitAttempts, fit_run: FitRun) -> tuple[FitAttempt, TrialRecor
 
 
 def _why_no_effect(ident: str, record: TrialRecord) -> str:
-    """Returns why the technique declined, in its own words, or "" if it changed something."""
+    """Returns why the technique declined, in its own words. Returns "" if it changed something or did not decline."""
     if any(change.technique == ident for change in record.changes):
         return ""
     return next((note.text for note in record.declined if note.technique == ident), "")
@@ -162,7 +164,7 @@ def _why_no_effect(ident: str, record: TrialRecord) -> str:
 def _try_pairs(
     trials: FitAttempts, own_batch: int, tried: Mapping[str, Sequence[FitAttempt]], known: Known
 ) -> list[FitAttempt]:
-    """Tries pairs of techniques that have no conflict, each at its strongest setting."""
+    """Tries up to _MOST_PAIRS pairs of techniques that have no conflict, each with the setting from `_strongest`."""
     conflicts = find_conflicts({ident: known[ident].CARD for ident in tried})
     strongest = {ident: _strongest([one.recipe.choices[0] for one in each]) for ident, each in tried.items() if each}
     pairs = [
@@ -188,7 +190,8 @@ def _strongest(choices: Sequence[Choice]) -> Choice:
 
 
 def _cost(trial: FitAttempt) -> float:
-    """Returns the relative time for a sample. For attempts that were not timed, it is larger than for all others."""
+    """Returns the relative time for a sample. For attempts that were not raced, the result is larger than for all
+    others."""
     if trial.rate is not None:
         return 1.0 / trial.rate.ratio
     return 1e3 + (trial.step_ms or 1e9)

@@ -16,10 +16,10 @@ class FitError(Exception):
 class FitOptions(msgspec.Struct, frozen=True):
     limit_bytes: int
     limit_source: str = "--memory-limit"
-    # True (--fit): the largest and the fastest batch are searched. False: only the script's own batch is tried, and
-    # what makes it fit.
+    # True (--fit): the search also finds the largest and the fastest batch. False: only the script's own batch is
+    # tried, and techniques that make this batch fit.
     finds_batch: bool = True
-    races: bool = True  # False: the largest batch is searched, but not the fastest
+    races: bool = True  # False: the search finds the largest batch, but not the fastest batch
     budget_s: float = FIT_BUDGET_S
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()

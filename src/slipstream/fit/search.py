@@ -27,7 +27,7 @@ from slipstream.tuning.progress import ProgressListener
 BATCH_CLAIM: Final = "loader.batch_size"  # the claim of the technique that sets the batch size
 _EQUAL: Final = 0.99  # rates from this share of the best rate on count as equal; the difference does not matter
 _MUCH: Final = 0.01  # the user is told if two starts with the same batch differ by more than this share of the limit
-_MOST_RACED: Final = 5  # batch sizes, besides the script's own
+_MOST_RACED: Final = 5  # the most batch sizes that race, besides the script's own
 _EDGE_SHARE: Final = 0.6  # the share of the time for finding the largest batch; the rest is for the fastest
 
 
@@ -38,9 +38,9 @@ def fit(
     tell: ProgressListener,
     techniques: Mapping[str, Technique] | None = None,
 ) -> Fitting:
-    """Searches what fits. `session` comes from a trial that observed the memory of a step.
+    """Searches for what fits. `session` comes from a trial that observed the memory of a step.
 
-    Raises FitError if there is no solution. Its message says what would fit.
+    Raises FitError if there is no solution. If possible, the message of the error says what would fit.
     """
     return _Fit(session, backend, order, tell, catalogue() if techniques is None else techniques).result()
 
@@ -190,7 +190,8 @@ class _Fit:
         return edge.answer()
 
     def _is_confirmed(self, edge: BatchBisection) -> bool:
-        """Whether the answer ran twice. Close to the limit, a single success may be chance."""
+        """Whether the answer was tried twice, or needs no second try because memory does not set the limit. Close to
+        the limit, a single success may be chance."""
         times = [one for one in self._trials.made if one.is_held and one.batch_size == edge.answer()]
         return len(times) > 1 or not edge.is_bounded
 
@@ -270,7 +271,7 @@ def ladder(own: int, largest: int) -> list[int]:
     """Returns the batch sizes to race, the largest first.
 
     These are the largest size, the script's own size doubled repeatedly, and half of the script's own size. If the
-    script's own size does not fit, it is half of the largest size instead.
+    largest size is smaller than the script's own size, half of the largest size takes the place of the last one.
     """
     sizes = {own * 2**power for power in range(1, 12) if own * 2**power < 0.9 * largest}
     sizes = set(sorted(sizes, reverse=True)[: _MOST_RACED - 2])

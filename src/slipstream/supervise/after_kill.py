@@ -2,8 +2,9 @@
 started. Without this module, processes in other sessions would continue, and the workspaces would stay.
 
 A `Janitor` starts a small process that waits for the end of the command. If the command was killed, this process ends
-all processes that have the command's mark among their environment variables. In any case it removes workspaces that no
-process holds. The process runs this file, so the file imports only the standard library at its top."""
+all processes that have the command's mark among their environment variables. Then it removes workspaces that no process
+holds, whether the command was killed or not. The process runs this file, so the file imports only the standard library
+at its top."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 trial if necessary. It removes the trial's processes and workspace. It returns the recorded session and draws no
 conclusions.
 
-It also copies torch's own recording of the observed step to the path that the user chose. This is the profile or, for
-`memory`, the memory snapshot. Torch's viewers can open both."""
+If the user asked for torch's own recording, it also copies this recording to the path that the user chose. The
+recording is the profile of a few steps or, for `memory`, the memory snapshot of the observed step. Torch's viewers can
+open both."""
 
 from __future__ import annotations
 
@@ -64,8 +65,8 @@ def keep_profile(made: Path, path: Path, command: str = "check") -> list[str]:
     return [f"{_KEPT[command]} is in {path}{_MORE[command]}."]
 
 
-_GRACE_S = 30.0  # beyond twice the requested time, before a trial that does not stop is interrupted
-_PATIENCE_S = 10.0  # between interrupting the trial and killing it
+_GRACE_S = 30.0  # a trial that does not stop is interrupted this long after twice the requested time
+_PATIENCE_S = 10.0  # seconds between interrupting the trial and killing it
 _START_FACTOR = 10  # a script may take this many times the requested time to reach its first step
 _MOST_WRITTEN = 200
 
@@ -90,11 +91,11 @@ class CheckOptions(msgspec.Struct, frozen=True):
     schedule: str = ""  # module:class, for commands other than check
     count_loopback: bool = False  # for tests: whether a download from this machine counts as a download
     least_kept_bytes: int = 1 << 20
-    profile: str = ""  # path for torch's profile of the observed step or, for `memory`, for the memory snapshot
+    profile: str = ""  # path for torch's profile of a few steps or, for `memory`, for the memory snapshot
 
 
 def supervise(options: CheckOptions, line: ProgressLine | None = None) -> Session:
-    """Runs the script once, from start to end."""
+    """Runs the script once, until it ends or has run long enough, and returns the session."""
     cwd = Path.cwd()
     created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     environment, revision = read_environment(cwd), read_revision(cwd)
@@ -233,7 +234,8 @@ def _run_trial(run: _CheckRun, workspace: Workspace, settings: TrialSettings, co
         run.process = trial.pid
         terminal.started()
         try:
-            # Interrupts comes first. The thread of the GPU sampler then inherits its mask and receives no signals.
+            # Interrupts comes first. The thread of the GPU sampler then inherits the signal mask that Interrupts sets,
+            # and receives no signals.
             with Interrupts(trial.send) as interrupts, run.gpus:
 
                 def look(timeout_s: float) -> None:
@@ -278,8 +280,8 @@ def _wait_for_end(run: _CheckRun, trial: TrialProcess, look: Callable[[float], N
 
 
 def _ending(run: _CheckRun, return_code: int) -> Ending:
-    """Returns the ending that the trial recorded or, if the trial recorded none, the ending that its return code
-    implies."""
+    """Returns the ending that the trial recorded. If the trial recorded none, or if a signal ended the trial although
+    it was not interrupted, the function derives the ending from the return code."""
     endings = [(process, message.ending) for process, message in run.messages if isinstance(message, Ended)]
     recorded = [ending for process, ending in endings if process == run.process]
     if recorded and (return_code >= 0 or recorded[-1].reason == "interrupted"):
@@ -295,7 +297,8 @@ def _ending(run: _CheckRun, return_code: int) -> Ending:
 
 
 def shorten(paths: list[str], cwd: Path) -> list[str]:
-    """Makes paths below the working directory relative, and leaves out files in the temporary directory."""
+    """Returns the paths without files in the temporary directory. Paths below the working directory become relative. A
+    long list is cut, and its last entry then says how many paths are left out."""
     temporary = str(overlay.temporary_directory())
     names = []
     for path in paths:

@@ -18,7 +18,8 @@ _NO_CUDA = (
 
 
 def exit_code(session: Session) -> int:
-    """Returns the script's exit code, or 2 if there was no step to observe."""
+    """Returns the script's exit code. Returns 2 if the script lacks a CUDA device, or if it ended without an error but
+    had no step and no evaluation to observe."""
     if _needs_cuda(session) or (session.ending.exit_code == 0 and not _saw_something(session)):
         return EXIT_NOTHING_SEEN
     return session.ending.exit_code

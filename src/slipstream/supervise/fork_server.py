@@ -102,7 +102,8 @@ class ForkServerPool:
 
 
 class ForkedProcess:
-    """A child of this process that was started by a fork server, with the interface of `subprocess.Popen`."""
+    """A child of this process that a fork server has started. It has the methods of `subprocess.Popen` that trials
+    use."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

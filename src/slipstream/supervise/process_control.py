@@ -55,8 +55,8 @@ class ProcessTree:
             _send(pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Ends all processes, stopped or not, and removes them from the process table. The caller waits for the
-        root."""
+        """Ends all processes, stopped or not, and removes their shared memory. All except the root are also removed
+        from the process table. The caller waits for the root."""
         members = self.members()
         processes = _processes(members[1:])
         trackers = [process for process in processes if _is_tracker(process)]
@@ -70,19 +70,20 @@ class ProcessTree:
         _end_all(trackers)
 
     def cpu_s(self) -> float:
-        """Returns the CPU time that all processes have used. The time of an ended process is included if it was added
-        to that of its parent."""
+        """Returns the CPU time that all processes have used. The time of an ended process is included if the system has
+        added this time to the time of its parent."""
         total_s = 0.0
         for pid in self.members():
             with contextlib.suppress(psutil.Error):
-                total_s += sum(psutil.Process(pid).cpu_times()[:4])  # user and system, of it and of its ended children
+                # User and system time of the process and of its ended children.
+                total_s += sum(psutil.Process(pid).cpu_times()[:4])
         return total_s
 
     def memory_bytes(self, holder: int) -> int:
-        """Returns the resident memory of the root plus the private memory of the other processes. Memory that processes
-        of this tree share counts once. Memory that trials share with each other, mostly libraries, counts fully for
-        each trial. The difference between the peak and the current memory of `holder` is added, because `holder` is
-        paused at a point where the activations have been freed."""
+        """Returns the resident memory of the root plus the private memory of the other processes. Memory that the other
+        processes share with the root therefore counts once. Memory that trials share with each other, mostly libraries,
+        counts fully for each trial. The difference between the peak and the current memory of `holder` is added,
+        because `holder` is paused at a point where the activations have been freed."""
         now_bytes = _resident_bytes(self.root) + sum(_private_bytes(pid) for pid in self.members()[1:])
         status = _read_sizes(Path(f"/proc/{holder}/status"))
         return now_bytes + max(0, status.get("VmHWM", 0) - status.get("VmRSS", 0))

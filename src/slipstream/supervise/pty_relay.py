@@ -63,7 +63,7 @@ class PtyRelay:
             self._master = -1
 
     def started(self) -> None:
-        """Closes this process's copy of the trial's end. Call it when the trial has started."""
+        """Closes this process's copy of the trial's end of the pseudo-terminal. Call it when the trial has started."""
         if self._slave >= 0:
             os.close(self._slave)
             self._slave = -1

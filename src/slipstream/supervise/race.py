@@ -1,6 +1,6 @@
-"""The race backend with real processes. Each trial runs the user's script in its own workspace. Only the trial that
-holds the baton runs, and all processes of the other trials are stopped. The backend makes no decisions, except that it
-ends a trial that hangs."""
+"""The race backend with real processes. Each trial runs the user's script in its own workspace. During a block only the
+trial that holds the baton runs, and all processes of the other trials are stopped. The backend ends trials that hang or
+that no longer fit in memory. It makes no other decisions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_TRIALS = 6
 ENTRY = str(Path(__file__).parent.parent / "techniques" / "_core" / "__main__.py")
 _START_FACTOR = 10  # a trial without a step is late after this many times the base's start-up
 _STEP_FACTOR = 20  # a trial is late in a block after this many times the block's expected duration
-_BUSY_FACTOR = 10  # a trial that is silent but uses CPU is late in a block after this many times that limit
+_BUSY_FACTOR = 10  # a trial that is silent but uses CPU is late in a block after this many times the usual limit
 # A held trial continues after this time, because it may have a lock that the trial in its warm-up needs.
 _MOST_HELD_S = 5.0
 COLD = "Each trial started in a new process, which takes longer, because {}."
@@ -319,7 +319,7 @@ class ProcessBackend:
                 raise OutError(end_of_script(message.ending, len(log.warm)))
 
     def _is_warm(self, log: TrialLog) -> bool:
-        """Whether the warm-up ends early with this step, because the steps are slow."""
+        """Whether the warm-up ends early with this step, because the steps of this trial or of the base are slow."""
         if len(log.warm) != _LEAST_SNAPSHOTS:
             return False
         limit_s, base = _WARM_UP_S, self._base

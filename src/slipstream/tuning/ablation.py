@@ -1,4 +1,5 @@
-"""Removes the techniques of a recipe that add nothing: races the recipe against itself without each of them."""
+"""Removes the techniques of a recipe that add nothing. The whole recipe races against the recipe without one technique,
+for each technique."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from slipstream.tuning.state import TuningState
 
 
 def ablate(state: TuningState) -> None:
-    """Removes all techniques that add nothing, if the remaining recipe is as fast as the whole one. Otherwise it
-    removes only the technique that adds least. If two techniques do the same job, each of them seems superfluous as
-    long as the other one is in the recipe."""
+    """Removes all techniques that add nothing, if a race shows that the rest of the recipe is as fast as the whole one.
+    Without this evidence only the technique that adds least is removed. If two techniques do the same job, each of them
+    seems superfluous as long as the other one is in the recipe. Without time for the first race nothing is removed."""
     recipe = state.recipe
     if len(recipe.choices) < 2 or not _is_time_for(state, len(recipe.choices)):
         return

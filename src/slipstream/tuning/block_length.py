@@ -14,8 +14,9 @@ from slipstream.records import BlockTiming
 # much shorter blocks the load of other programs could not be measured, because the system counts it in ticks of 10 ms.
 BLOCK_S = 0.25
 FEW_STEPS = 2  # the fewest steps of a block, because in some scripts every other step takes twice as long
-# Batches of several workers arrive in bursts, and fewer steps than a burst would time only one burst. A block therefore
-# has at least this many steps if the script may have so many workers.
+# Batches of several workers arrive in bursts. A block with fewer steps than a burst would show only a part of the
+# burst. A block therefore has at least this many steps if the script may have so many workers, unless these steps take
+# longer than ENOUGH_S.
 MOST_AT_ONCE = 4
 ENOUGH_S = 0.5  # bursts make no block longer than this, because they average out in longer blocks
 LONG_STEP_S = 1.0  # a longer step is a block of its own; it needs no lead-in, because it refills the caches itself
@@ -36,7 +37,7 @@ def block(block_plan: BlockPlan, times: int = 1) -> tuple[int, int]:
     """Returns the number of timed steps and the number of lead-in steps. If epochs are short, a block with its lead-in
     is a whole number of epochs, so every block includes the same number of epoch starts. If the length of the training
     is known, a block takes at most a third of the training, because a script that ends in its first block is never
-    timed."""
+    timed. `times` makes a block this many times as long."""
     num_steps = times * (1 if block_plan.step_s > LONG_STEP_S else _num_steps(block_plan))
     lead_in = max(1, num_steps // LEAD_IN_SHARE) if block_plan.step_s <= LONG_STEP_S else 0
     if _is_short(block_plan):
@@ -54,8 +55,8 @@ def _num_steps(block_plan: BlockPlan) -> int:
 
 
 def evened(timing: BlockTiming, block_plan: BlockPlan) -> BlockTiming:
-    """Replaces the time of the epoch starts in the block by the average share of this time. Timings of whole epochs are
-    not changed."""
+    """Returns the timing with the cost of an epoch start spread evenly over the steps of an epoch. The timing is not
+    changed if epochs are short, because blocks are then whole epochs, or if the length of an epoch is unknown."""
     if not timing.num_steps or not block_plan.epoch_steps or _is_short(block_plan):
         return timing
     share_s = timing.epoch_start_s * timing.num_steps / block_plan.epoch_steps

@@ -11,12 +11,13 @@ from slipstream.wire.backend import RaceBackend
 
 # Share of the budget that is reserved for the proof, because the proof decides whether anything is kept.
 PROOF_SHARE = 0.4
-# Time that was lost to other programs is added to the budget. A default budget may double. A budget that the user named
-# may overrun by 20%: 10% are for lost time, and the rest is for the last pair and the end of trials.
+# Time that was lost to other programs is added to the budget. A default budget at most doubles. A tuning may take 20%
+# longer than a budget that the user named. Lost time adds at most half of these 20%. The last pair and the end of
+# trials need the rest.
 MOST_EXTENSION, MOST_NAMED_EXTENSION = 1.0, 0.1
 MOST_LATE = 1.25  # a default budget may grow to this many times the announced one, not counting lost time
 USUAL_PAIRS = 20  # pairs in a default budget; they prove a gain of 1.2 times the spread of the pairs
-USUAL_PASSES = 2  # passes in a default budget; the second one has fewer arms, and further ones use leftover time
+USUAL_PASSES = 2  # passes in a default budget; the second one has half of the arms, and further ones use leftover time
 USUAL_ROUNDS = 6  # rounds of the first rung in a default budget; a tuning that finds large gains needs no more
 # The fewest and the most rounds of a pair. With fewer rounds a single outlier decides the result of the pair. More
 # rounds of the same two processes show nothing new.
@@ -112,8 +113,8 @@ class Costs:
         self._blocks_s.append(seconds)
 
     def start_s(self) -> float:
-        """Returns the typical duration of a start. The first start counts only if there is no other, because it also
-        fills shared caches."""
+        """Returns the typical duration of a start, which is at least the start-up time of the recipe so far. The first
+        start counts only if there is no other, because the first start also fills shared caches."""
         return max(self._anchor_start_s, median(self._starts_s[1:] or self._starts_s or [0.0]))
 
     def cold_start_s(self) -> float:
@@ -134,7 +135,7 @@ class Costs:
         return sum(self.race_s(size + num_fixed, rounds) for size, rounds in rung_sizes(num_arms, first_rounds))
 
     def num_affordable(self, seconds: float, num_fixed: int) -> int:
-        """Returns how many arms a pass can have in the given time."""
+        """Returns how many arms a pass can have in the given time, at most 200."""
         number = 0
         while number < 200 and self.pass_s(number + 1, num_fixed) <= seconds:
             number += 1

@@ -1,5 +1,6 @@
-"""Selects the techniques to race: all techniques that apply, the most promising first. The others get a verdict with
-the reason. An arm is a technique with one setting."""
+"""Selects the techniques to race: all techniques that apply and that the options allow, the most promising first. The
+others get a verdict with the reason, except for those that `--only` does not name. An arm is a technique with one
+setting."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class Candidate(msgspec.Struct, frozen=True):
     card: Card
     settings: tuple[Setting, ...]  # best guess first
     gain: float = 1.0  # predicted by the findings
-    is_keepable: bool = True  # False: timed to report its gain, but kept only if --only names it
+    is_keepable: bool = True  # False: the gain is timed and reported, but the technique is not kept
 
     @property
     def first(self) -> Choice:
@@ -43,7 +44,9 @@ class Arm(msgspec.Struct, frozen=True):
 def propose(
     session: Session, order: TuneOptions, known: Mapping[str, Technique]
 ) -> tuple[list[Candidate], list[Verdict]]:
-    """Returns the candidates, the most promising first, and a verdict for each technique that cannot be a candidate."""
+    """Returns the candidates, the most promising first, and a verdict for each technique that cannot be a candidate.
+    Techniques that `--only` does not name are in neither list. Raises ValueError if an option names an unknown
+    technique."""
     offered = {ident: technique for ident, technique in known.items() if ident != CONTROL}
     _refuse_unknown("--only", order.only, offered)
     _refuse_unknown("--without", order.without, offered)
@@ -69,9 +72,9 @@ def propose(
 def latecomers(
     observation: Observation, order: TuneOptions, known: Mapping[str, Technique], recipe: Recipe, out: Collection[str]
 ) -> list[Candidate]:
-    """Returns techniques that do not apply to the unchanged script but apply together with this recipe. Only techniques
-    that define `applies_with(observation, recipe)` are asked. They may also define `settings_with`, if the recipe
-    changes which settings are worth trying."""
+    """Returns the techniques that apply together with this recipe, among those that define `applies_with(observation,
+    recipe)`. Techniques in `recipe` and in `out` are not asked. A technique may also define `settings_with`, if the
+    recipe changes which settings are worth trying."""
     found = []
     for ident, technique in known.items():
         is_asked = ident not in out and recipe.setting_of(ident) is None and (not order.only or ident in order.only)
@@ -84,8 +87,8 @@ def latecomers(
 
 def settings_to_race(candidate: Candidate, seen: Mapping[Setting, float]) -> list[Setting]:
     """Returns the settings of a technique that race in the next pass. `seen` contains the gains of the settings that
-    have raced. In the first pass the best guesses race, or only the best one if the technique is slow to start. Later
-    the best setting so far races again, together with an untried neighbour."""
+    have raced. In the first pass the best guesses race, or only the best guess if the technique is slow to start. Later
+    the best setting so far races again, together with an untried neighbour if there is one."""
     if not seen:
         return list(candidate.settings[: 1 if candidate.card.is_slow_to_start else MOST_SETTINGS])
     best = max(seen, key=lambda setting: seen[setting])
@@ -94,7 +97,7 @@ def settings_to_race(candidate: Candidate, seen: Mapping[Setting, float]) -> lis
 
 def untried_neighbours(candidate: Candidate, setting: Setting, tried: Collection[Setting]) -> list[Setting]:
     """Returns the neighbours of a setting that were not tried. For numbers these are the next larger and the next
-    smaller setting. For names it is the first untried setting in the candidate's list."""
+    smaller setting. For other settings it is the first untried setting in the candidate's list."""
     if setting not in candidate.settings:
         return []
     if candidate.is_numeric:

@@ -1,5 +1,6 @@
 """The journal of a tuning: a file to which results are appended, so that `--resume` can continue the tuning. A journal
-that is older than a week is ignored, and so is a journal of another script, of other options or of another machine."""
+that is older than a week is ignored. So is a journal of another script, of other options, of other versions of the
+libraries or of another machine."""
 
 from __future__ import annotations
 
@@ -103,7 +104,7 @@ class Journal:
             self._take(entries[1:])
         else:
             entries = [Header(facts, datetime.now(timezone.utc).isoformat())]
-        try:  # rewrites the file without an unreadable line, because reading stops at such a line
+        try:  # rewrites the file without its unreadable end, because reading stops there and new lines come after it
             write_file(self._path, b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries))
         except OSError as error:
             self._give_up(error)

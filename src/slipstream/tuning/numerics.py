@@ -1,6 +1,7 @@
-"""Checks the numerics of a recipe. The check compares the fingerprint of its trial with those of the base and of
-controls. The controls show how rounding and chance affect this training. Controls and trials of a numerics proof run
-only if a verdict depends on them. They are not timed, and end as soon as they have run their steps."""
+"""Checks the numerics of a recipe. The check compares the fingerprint of the recipe's trial with the fingerprints of
+the base and of controls. The controls show how rounding and chance affect this training. Controls and trials of a
+numerics proof run only if a verdict depends on them. Their step times are not used. They end when they have run their
+steps or when their share of the budget is used up."""
 
 from __future__ import annotations
 
@@ -26,19 +27,20 @@ from slipstream.verify.numerics import Controls, judge
 CONTROL_SHARE = 0.1  # all controls may take this share of the budget, beyond the first block of each
 PROOF_SHARE = 0.05  # the trial of a numerics proof may take this share of the budget
 MIN_CURVE = 40  # steps, if there is time; shorter loss curves show little
-TIMING_S = 0.5  # seconds of a control's block; every control runs one block, even if no time is left
+TIMING_S = 0.5  # seconds of a control's block; every control that starts runs one block, even if no time is left
 NUM_SEEDS = 3  # controls with other seeds
 MOST_CONTROLS = RANDOM_DRAWS + 1 + NUM_SEEDS  # controls of a recipe in lower precision
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The numerics that a recipe claims. Its numerics class is that of its loosest technique. A recipe that redraws
-    random numbers can only be compared with the base by its loss curve, whatever its other techniques are."""
+    """The numerics that a recipe claims. The numerics class of a recipe is the class of its loosest technique. A recipe
+    that redraws random numbers can only be compared with the base by its loss curve, whatever its other techniques
+    are."""
 
     numerics: NumericsClass
     precision: Precision = "fp32"  # the precision in which an approximate recipe computes
     is_redrawn: bool = False
-    # The timed trial draws its own random numbers, so another trial checks the recipe with those of the base.
+    # The timed trial draws its own random numbers, so the recipe needs another trial with the base's random numbers.
     needs_proof: bool = False
 
     def judged_as(self, is_timed: bool = True) -> NumericsClass:
@@ -110,8 +112,8 @@ class NumericsCheck:
         return self._budget.now_s() + num_controls * self._costs.control_s() <= deadline_s
 
     def _checked(self, claim: Claim, num_steps: int, deadline_s: float, check: Callable[[], Numerics]) -> Numerics:
-        """Returns the result of `check`. If `check` needs further controls and there is time for them, they run
-        first."""
+        """Returns the result of `check`. If `check` needs further controls, the controls run first. Without time for
+        them the result has the basis "no_time"."""
         numerics = check()
         if numerics.basis == "no_control" and claim.precision not in self._rounding:
             num_draws = _num_draws(claim)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-CHANCE = 0.1  # share of a start-up by which two starts of the same script differ
+CHANCE = 0.1  # share of a start-up by which two starts of the same script may differ
 
 
 def one_off_s(startup_s: float, base_startup_s: float) -> float:
-    """Returns the start-up time beyond that of the base, or 0 if it is within the usual difference of two starts."""
+    """Returns by how much `startup_s` exceeds `base_startup_s`, or 0 if the excess is usual for two starts."""
     beyond_s = startup_s - base_startup_s
     return beyond_s if beyond_s > CHANCE * base_startup_s else 0.0
 
@@ -22,5 +22,6 @@ def payback_steps(one_off: float, base_step_s: float, step_s: float) -> int | No
 
 
 def pays_within(steps: int | None, num_training_steps: float | None) -> bool:
-    """Whether the one-off cost is recovered within the training. A training of unknown length counts as long enough."""
+    """Whether the one-off cost is recovered within the training. A training of unknown length counts as long enough.
+    `steps` is the result of `payback_steps`, and None counts as no cost."""
     return steps is None or num_training_steps is None or steps <= num_training_steps

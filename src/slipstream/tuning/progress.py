@@ -24,8 +24,8 @@ class ProgressListener(Protocol):
         ...
 
     def left(self, seconds: float, budget_s: float) -> None:
-        """The seconds of the budget that are left, and the whole budget. The budget grows when time is lost to other
-        programs."""
+        """The seconds of the budget that are left, and the whole budget. The budget may grow during the tuning, for
+        example when time is lost to other programs."""
         ...
 
     def best(self, recipe: Recipe, ratio: float) -> None:

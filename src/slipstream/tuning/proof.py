@@ -20,12 +20,12 @@ from slipstream.tuning.trials import RaceError, RecipeTrials
 from slipstream.verify.t_sequence import TSequence
 
 WHOLE = "recipe"  # stands in place of a technique in the verdict on the whole recipe
-MOST_PAIRS = 32  # prove a gain as large as the spread of the pairs in nine of ten tunings
+MOST_PAIRS = 32  # so many pairs prove a gain as large as the spread of the pairs in nine of ten tunings
 # A pair ends early enough to leave time for this many pairs. The interval of fewer pairs is more than three times as
 # long as their spread.
 ENOUGH_PAIRS = 12
-# After this many pairs the proof ends if their mean gain does not exceed the margin. The proof of a real gain of 10%
-# that is as large as the spread of the pairs ends by mistake in two of 100 tunings.
+# After this many pairs the proof ends if their mean gain does not exceed the margin. If a recipe really gains 10% and
+# the spread of the pairs is as large as this gain, the proof ends by mistake in two of 100 tunings.
 FUTILE_PAIRS = 6
 NARROW = 0.1  # a proved gain gets more pairs until the interval of its log ratio is at most this long
 SMALL_BESIDE = 0.5  # block noise below this share of the spread of the pairs widens the spread by at most an eighth
@@ -58,8 +58,8 @@ class Proof(msgspec.Struct):
 
 def prove(state: TuningState, recipe: Recipe, proofs: list[Proof], kind: ProofKind = "total") -> Proof:
     """Races pairs until they decide about the recipe or the time is over. Adds the proof to `proofs` and returns it.
-    Pairs of an earlier, interrupted tuning count. If an exception interrupts the pairs, the function adds a proof from
-    the pairs so far, if there are any, and raises the exception again."""
+    Pairs of an earlier, interrupted tuning count. If RaceError or KeyboardInterrupt interrupts the pairs, the function
+    adds a proof from the pairs so far, if there are any, and raises the exception again."""
     number, earlier = state.journal.begin_proof(recipe)
     sequence = TSequence(state.order.alpha / 2**number)
     for known in earlier:
@@ -124,7 +124,8 @@ def _seems_useless(state: TuningState, sequence: TSequence) -> bool:
 
 def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrials, sequence: TSequence) -> float | None:
     """Races new processes of the base and the recipe. Returns the typical log ratio of their rounds, or None if no
-    round was timed. The race ends early enough to leave time for ENOUGH_PAIRS pairs."""
+    round was timed. The race ends early enough to leave time for ENOUGH_PAIRS pairs in all. Raises RaceError if the
+    base fails."""
     first = len(race.rounds)
     begun_s = state.budget.now_s()
     planned_s = state.budget.left_s() / max(1, ENOUGH_PAIRS - sequence.num_pairs)
@@ -145,8 +146,9 @@ def _pair(state: TuningState, race: Race, base: RecipeTrials, whole: RecipeTrial
 
 
 def _is_timed(state: TuningState, log_ratios: Sequence[float], spread: float, end_s: float) -> bool:
-    """Whether a pair has enough rounds. It has enough if the noise of its blocks is small beside the spread of the
-    pairs, if it has MOST_PAIR_ROUNDS rounds, or if its time is over."""
+    """Whether a pair has enough rounds. A pair with PAIR_ROUNDS rounds or more has enough if the noise of its blocks is
+    small beside the spread of the pairs, if it has MOST_PAIR_ROUNDS rounds, or if its time is over. A pair with fewer
+    rounds ends only if the budget is exceeded by GRACE_SHARE."""
     num_rounds, now_s = len(log_ratios), state.budget.now_s()
     if num_rounds < PAIR_ROUNDS:
         return now_s >= state.budget.end_s(-GRACE_SHARE)

@@ -17,8 +17,8 @@ from slipstream.tuning.state import TuningState
 
 
 def conclude(state: TuningState, proofs: Sequence[Proof], is_complete: bool, was_interrupted: bool) -> Tuning:
-    """Builds the result. A recipe is kept if a proof of it succeeded. Otherwise the result names the best recipe as a
-    candidate, with its measured or estimated speed."""
+    """Builds the result. A recipe is kept if a proof of it succeeded. Without a successful proof the result names the
+    best recipe, if there is one, as a candidate, with its measured or estimated speed."""
     kept = next((proof for proof in proofs if proof.is_kept), None)
     recipe = kept.recipe if kept is not None else Recipe()
     candidate, candidate_speed = (Recipe(), None) if kept is not None else _candidate(state, proofs)
@@ -97,8 +97,7 @@ def _settled(verdict: Verdict, recipe: Recipe, candidate: Recipe) -> Verdict:
 
 
 def _in_proportion(verdict: Verdict, step_ms: float, rate: float) -> Verdict:
-    """Derives the step time and the rate from those of the base and from the ratio, so that all rows of a table
-    agree."""
+    """Derives the step time and the rate from the base's figures and the ratio, so that all rows of a table agree."""
     if verdict.speed is None or verdict.step_ms is None:
         return verdict
     ratio = verdict.speed.ratio
@@ -106,8 +105,8 @@ def _in_proportion(verdict: Verdict, step_ms: float, rate: float) -> Verdict:
 
 
 def _ceiling_ms(summary: Summary | None, step_ms: float) -> float | None:
-    """Returns the step time that the ceilings of the check allow. It is scaled from the step time of the check to that
-    of the base, because the machine's speed may have changed since the check."""
+    """Returns the step time that the ceilings of the check allow. The result is scaled from the step time of the check
+    to the step time of the base, because the machine's speed may have changed since the check."""
     best_ms = summary.ceilings.best_ms() if summary is not None else None
     if summary is None or not best_ms or not summary.step_ms:
         return best_ms

@@ -1,5 +1,5 @@
-"""Runs rounds: one block of every trial, in random order. A round during which other programs used the cores does not
-count. Only the measured load decides this, never the time that a block took."""
+"""Runs rounds. A round is one block of every running trial, in random order. A round does not count if other programs
+used too many cores during one of its blocks. Only the measured load decides this, never the time that a block took."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from slipstream.tuning.budget import Budget, Costs
 from slipstream.tuning.progress import ProgressListener
 from slipstream.tuning.trials import Inert, RaceError, RecipeTrials, TrialPool, find_inert
 
-# A block that has taken this many times the duration of the anchor's block ends after its current step. A recipe that
-# is 30 times slower therefore costs a round little time. A recipe that is twice as slow is still timed over all steps.
+# The anchor is the trial that the others of a race are compared with. The time limit of a block is this many times the
+# duration of the anchor's block. At the limit the block ends after its current step. A recipe that is 30 times slower
+# therefore runs only a few steps of its block, and a recipe that is twice as slow runs all of them.
 MOST_TIMES_BASE = 3.0
-MOST_TIMES_ROUNDS = 3  # times the planned rounds, as long as a race is not clear
+MOST_TIMES_ROUNDS = 3  # a race that is not clear gets at most this many times the planned rounds
 EXTRA_SHARE = 0.15  # rounds beyond the planned ones may use this share of the remaining time; later races need the rest
 CLEAR = 2.0  # standard errors; beyond them, more rounds of the same processes hardly change the order
-SHORTEST_LIMIT_S = 0.5  # the shortest limit of a block, because the base's block is often shorter than a stall
+SHORTEST_LIMIT_S = 0.5  # the shortest time limit of a block, because the anchor's block may be shorter than a stall
 WAIT_S = 1.0  # seconds between two measurements of the load of a busy machine
-MOST_WAIT_S = 20.0  # after this wait another round is tried, because the load may be too small to disturb the round
-# If no round has counted for this long, the tuning ends, because its figures would describe a loaded machine. This is
-# twice the longest burst that a backup, an update or a build usually makes.
+# After this wait another round is tried even if the load has not fallen. Other programs may use fewer cores while a
+# trial runs than while all trials wait.
+MOST_WAIT_S = 20.0
+# If rounds that do not count have taken this long since the last round that counted, the tuning ends, because other
+# programs do not stop. This is twice the longest burst that a backup, an update or a build usually makes.
 PATIENCE_S = 120.0
 MOST_BASE_STARTS = 3  # starts of the anchor while it races against the same trials
 COPIES = ". Copies of the script run at the same time, without standard input: it must not prompt or open a fixed port"
@@ -52,12 +55,12 @@ class Race(msgspec.Struct, eq=False):
         return [one[id(anchor)] - one[id(trials)] for one in both]
 
     def gain(self, trials: RecipeTrials, anchor: RecipeTrials) -> float | None:
-        """Returns the typical log ratio (Hodges and Lehmann), or None if no round has timed both."""
+        """Returns the typical log(anchor / trials) (Hodges and Lehmann), or None if no round has timed both."""
         ratios = self.log_ratios(trials, anchor)
         return hodges_lehmann(ratios) if ratios else None
 
     def is_clear(self, trials: RecipeTrials, anchor: RecipeTrials, gain: float) -> bool:
-        """Whether more rounds of these processes would hardly change on which side of `gain` the log ratio lies."""
+        """Whether it is clear on which side of `gain` the log ratio of these processes lies."""
         ratios = self.log_ratios(trials, anchor)
         if len(ratios) < 2:
             return False
@@ -128,8 +131,9 @@ class RoundRunner:
         return race
 
     def start(self, members: Iterable[RecipeTrials], race: Race, deadline_s: float = math.inf) -> list[RecipeTrials]:
-        """Starts each member in a new process, and returns the members that run. The first two start even after the
-        deadline. A further member does not start if its earlier start shows that it would be ready too late."""
+        """Starts each member in a new process, and returns the members that run. Stores in `race` which members failed
+        and which changed nothing. The first two members start even after the deadline. A further member does not start
+        if its earlier start shows that it would be ready too late."""
         members = list(members)
         for trials in members:
             self._pool.leave(trials)
@@ -194,8 +198,8 @@ class RoundRunner:
             num_counted, num_discarded = num_counted + counts, num_discarded + (not counts)
 
     def run_round(self, race: Race, running: Sequence[RecipeTrials], anchor: RecipeTrials) -> bool:
-        """Runs one round and returns whether it counts. After a round that does not count, it waits for the other
-        programs before it returns."""
+        """Runs one round and returns whether the round counts. After a round that does not count, the function returns
+        when other programs no longer use too many cores, or after at most MOST_WAIT_S."""
         begun_s = self._budget.now_s()
         timings: dict[int, BlockTiming] = {}
         foreign = []

@@ -1,5 +1,6 @@
 """Searches for the best recipe, starting from a diagnosed check. The search consists of passes of selection, an
-ablation and the proof. Only the proof decides whether anything is kept. See docs/statistics.md."""
+ablation and a proof. After a failed proof the search may continue with another recipe. Only a proof decides whether
+anything is kept. See docs/statistics.md."""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ def _search(state: TuningState, candidates: Sequence[Candidate], proofs: list[Pr
 
 def _select(state: TuningState, selection: Selection) -> None:
     """Selects the best recipe, removes the techniques that add nothing, and stores the result in the state. If `patch`
-    cannot write this recipe, the state also gets the best recipe that it can write."""
+    cannot write this recipe, the state also gets a recipe that `patch` can write, if that recipe gains."""
     state.budget.begin_selection()
     selection.run()
     if state.pool.is_relaunching():

@@ -1,6 +1,6 @@
-"""Selects a recipe in passes. A pass is successive halving over arms on top of the recipe so far, followed by a race of
-the best winner and the combination of all winners. Another pass follows on top of the result, because the result
-changes the step. A technique that gains nothing in the old step may gain much in the new one."""
+"""Selects a recipe in passes. A pass is successive halving over arms on top of the recipe so far, followed by a race
+between the best winner and combinations of the winners. If the result changes the step, another pass follows on top of
+the result, because a technique that gains nothing in the old step may gain much in the new one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from slipstream.tuning.state import TuningState
 from slipstream.tuning.step_drift import is_slowing
 from slipstream.tuning.successive_halving import ETA, LEAST_ROUNDS, MOST_ROUNDS, Entry, halve
 
-OTHER_STEP = 0.1  # a recipe with at most this gain has hardly changed the step, so another pass would find the same
-# Passes on the unchanged script that may end without a recipe. Such a pass is repeated, because small gains show only
-# over several processes.
+OTHER_STEP = 0.1  # a recipe with at most this gain has hardly changed the step, so another pass would find nothing new
+# The most passes on the unchanged script that end without a recipe. The first of them is repeated, because small gains
+# show only over several processes.
 MOST_FAILED = 2
-ROUNDS = LEAST_ROUNDS * ETA  # rounds of a race between a few recipes; the second rung has at least as many
-# An arm with this log ratio or a lower one does not race in later passes, because another recipe is unlikely to make it
-# faster than the anchor.
+ROUNDS = LEAST_ROUNDS * ETA  # rounds of a race between a few recipes; the second rung has at least this many rounds
+# The anchor is the trial that the others of a race are compared with. An arm whose log ratio against the anchor is
+# below this one does not race in later passes, because another recipe is unlikely to make the arm faster.
 HOPELESS = math.log(0.75)
 # A setting with one of these causes in its verdict does not race again, whatever the recipe is.
 _FINAL = ("failed", "declined", "no_effect", "unsound", "never_pays", "opt_in")
@@ -42,9 +42,9 @@ class Selection:
         self._out: set[Choice] = set()  # choices that do not race again
         self._entries: dict[tuple[Recipe, Choice], Entry] = {}  # by the recipe so far and the choice
         self._is_slowing = False
-        # The combination of all winners of the last pass on the unchanged script, with its gain, if a race in new
-        # processes did not confirm them. The proof then compares the combination, because with small gains noise may
-        # choose the wrong winner.
+        # The combination of all winners of the last pass on the unchanged script, with its gain, if the race in new
+        # processes confirmed none of them. The proof then compares the combination with the base, because with small
+        # gains noise may choose the wrong winner.
         self._hopeful: tuple[Recipe, float] | None = None
 
     def run(self) -> None:
@@ -76,8 +76,8 @@ class Selection:
 
     def set_aside(self, recipe: Recipe) -> None:
         """Excludes a recipe whose proof failed. If the recipe has several techniques, the best single technique may
-        still gain, so it becomes the recipe. Otherwise the recipe is empty again, and the next selection leaves out its
-        technique."""
+        still gain, so it becomes the recipe. If the recipe has one technique, the recipe becomes empty, and later
+        passes do not race this technique with this setting again."""
         state, choices = self._state, recipe.choices
         best = max(choices, key=lambda choice: self.seen.get(choice, 0.0)) if len(choices) > 1 else None
         for choice in choices:
@@ -128,7 +128,7 @@ class Selection:
 
     def _settings(self, candidate: Candidate) -> list[Setting]:
         """Returns the settings of a technique to race in the next pass. If the recipe contains the technique, these are
-        neighbours of its setting."""
+        untried neighbours of its setting. There are none if the technique conflicts with the recipe."""
         name, recipe = candidate.technique, self._state.recipe
         if self._state.conflict(name, recipe) is not None:
             return []
@@ -141,8 +141,8 @@ class Selection:
         return [setting for setting in settings_to_race(candidate, seen) if setting not in out]
 
     def _affordable(self, arms: Sequence[Arm]) -> list[Arm]:
-        """Returns as many of the first arms as fit in half of the time, because a second pass follows on top of the
-        winners. Up to one arm of each technique may use the whole time."""
+        """Returns the first arms, as many as fit in half of the time of the selection, because a second pass follows on
+        top of the winners. Up to one arm of each technique may use the whole time of the selection."""
         state = self._state
         left_s = state.budget.selection_end_s() - state.budget.now_s()
         number = state.costs.num_affordable(left_s, num_fixed=2)
@@ -157,8 +157,8 @@ class Selection:
         return state.budget.now_s() + state.costs.pass_s(len(arms), 2) < state.budget.selection_end_s()
 
     def _first_rounds(self, num_arms: int, num_late: int) -> int:
-        """Returns the number of rounds of the first rung. With this number the pass takes at most half of the time that
-        remains after the starts of `num_late` slow arms."""
+        """Returns the number of rounds of the first rung, which is at least LEAST_ROUNDS. With a larger number the pass
+        takes at most half of the time that remains after the starts of `num_late` slow arms."""
         state = self._state
         left_s = state.budget.selection_end_s() - state.budget.now_s() - num_late * SLOW_START_S
         affordable = (
@@ -255,9 +255,10 @@ class Selection:
     # --- combination --------------------------------------------------------------------------------------------------
 
     def _take(self, anchor: Recipe, winners: Sequence[Entry], least_gain: float) -> bool:
-        """Races the best winner and two combinations of winners that do not conflict, in new processes. The first has
-        all winners. The second has only one technique for the input, because techniques for the input save the same
-        milliseconds. The fastest becomes the recipe if it gains here too. Returns whether the recipe changed."""
+        """Races the best winner and two combinations of winners in new processes. A combination leaves out winners that
+        conflict with better ones. The first combination has all other winners. The second has only one technique for
+        the input, because techniques for the input save the same milliseconds. The fastest of the three becomes the
+        recipe if it gains in this race too. Returns whether the recipe changed."""
         state, best = self._state, winners[0]
         whole, together = best.recipe, [best]
         one_input, has_input = best.recipe, _is_for_input(best)
@@ -278,7 +279,7 @@ class Selection:
         if taken not in (anchor, best.recipe):
             numerics = verdicts.judge_numerics(state, state.trials(taken), state.budget.selection_end_s())
             taken = taken if numerics.is_sound or numerics.basis == "no_time" else best.recipe
-        if best.recipe in gains:  # corrects the figure, because the winner of a selection looks better than it is
+        if best.recipe in gains:  # corrects the figure, because the gain of a winner is overestimated on average
             again = gains[best.recipe]
             speed = verdicts.estimate(state.estimates.get(anchor, 0.0) + again)
             state.revise(best.arm.choice, own_ratio=math.exp(again), speed=speed)

@@ -1,5 +1,5 @@
-"""The state that the phases of a tuning share: its options, the trials, and the verdicts and estimates so far. The
-state makes no decisions."""
+"""The state that the phases of a tuning share, such as the options, the budget, the trials, and the verdicts and
+estimates so far. The state makes no decisions."""
 
 from __future__ import annotations
 
@@ -59,14 +59,15 @@ class TuningState:
         self.verdicts: list[Verdict] = []
         self.notes: list[str] = []
         self.recipe = Recipe()  # the best recipe so far
-        self.writable = Recipe()  # the best one that can be written into the source, if `recipe` cannot
+        self.writable = Recipe()  # the best recipe that can be written into the source, if `recipe` cannot be written
         self.estimates: dict[Recipe, float] = {Recipe(): 0.0}  # log ratio against the base, from the selection
         self.control_gains: list[float] = []  # log ratio of the A/A control, one for each of its processes
 
     # --- results ------------------------------------------------------------------------------------------------------
 
     def decide(self, verdict: Verdict) -> Verdict:
-        """Stores a verdict and returns it. It replaces earlier verdicts on the same technique with the same setting."""
+        """Stores a verdict and returns it. The new verdict replaces earlier verdicts of the same kind on the same
+        technique with the same setting."""
         self.verdicts = [one for one in self.verdicts if not _is_replaced(one, verdict)]
         self.verdicts.append(verdict)
         self.tell.decided(verdict)
@@ -140,9 +141,10 @@ class TuningState:
         return known if known is not None else UNKNOWN_STEP_S
 
     def one_off_s(self, record: TrialRecord, step_s: float) -> float:
-        """Returns the start-up time beyond that of the A/A control. The base is not a fair reference, because it starts
-        first and its files may not be in the page cache. For techniques that gain only from the second epoch on, the
-        result includes the missing gain of the first epoch."""
+        """Returns by how much the start-up takes longer than the first start-up of the A/A control. The base is not a
+        fair reference, because it starts first and its files may not be in the page cache. The base is used only if no
+        trial of the control has ended. For techniques that gain only from the second epoch on, the result includes the
+        missing gain of the first epoch."""
         first = self.control.past[0] if self.control.past else self.pool.record(self.base)
         not_gained_s = 0.0
         in_epoch = epoch_steps(self.session)

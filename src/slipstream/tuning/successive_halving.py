@@ -1,9 +1,10 @@
 """Successive halving (Jamieson and Talwalkar, 2016; Karnin, Koren and Somekh, 2013) over arms: techniques with a
 setting, on top of the recipe so far.
 
-All arms race for a few rounds. The better arms continue on the next rung, which has ETA times as many rounds. Each rung
-starts new processes, because a process can be fast or slow for its whole life. There is no significance test. The proof
-of the whole recipe decides whether anything is kept, and it starts its own processes.
+All arms race for a few rounds against the anchor, which is the trial that the others of a race are compared with. The
+better arms continue on the next rung, which has ETA times as many rounds. Each rung starts new processes, because a
+process can be fast or slow for its whole life. There is no significance test. The proof of the whole recipe decides
+whether anything is kept, and the proof starts its own processes.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from slipstream.records import Failure, Recipe
 from slipstream.tuning.candidates import Arm
 from slipstream.tuning.trials import Inert, RecipeTrials
 
-ETA = 2  # the next rung has 1/ETA of the arms and ETA times the rounds
+ETA = 2  # the next rung has 1/ETA of the arms, but at least FEW if there are so many, and ETA times the rounds
 # The fewest and the most rounds of the first rung. The number depends on the time that is left. A single round may be
-# an outlier. With recorded noise, six rounds drop one of six arms that gain 5%, and twelve rounds drop one of 14.
+# an outlier. With recorded noise, one of six arms that gain 5% is dropped after six rounds, and one of 14 after twelve.
 LEAST_ROUNDS, MOST_ROUNDS = 2, 12
 FEW = 6  # arms on the last rung; several techniques may gain, and a pass combines them
 

@@ -1,5 +1,5 @@
 """The trials of a recipe. A script that ends during a race is started again, so one recipe may have several trials. The
-pool keeps no more trials running than fit in memory. The pool makes no decisions about speed."""
+pool ends idle trials if a new trial needs their memory. The pool makes no decisions about speed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Inert(msgspec.Struct, frozen=True):
 
 
 class RaceError(Exception):
-    """A race cannot continue, because its anchor failed or because other programs keep using the cores. The message is
-    for the user."""
+    """A race cannot continue, because its anchor failed or because other programs keep using the cores. The anchor is
+    the trial that the others of a race are compared with. The message is for the user."""
 
 
 class RecipeTrials:
-    """One recipe in one role, with its running trial and the records of earlier ones."""
+    """One recipe in one role, with its running trial and the records of earlier trials."""
 
     def __init__(
         self, role: Role, recipe: Recipe, precision: Precision = "fp32", draw: int = 0, is_cold: bool = False

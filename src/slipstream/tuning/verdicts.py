@@ -78,13 +78,13 @@ def with_numerics(verdict: Verdict, numerics: Numerics) -> Verdict:
 
 
 def estimate(gain: float) -> Speed:
-    """Returns a speed from the selection. It has no interval, so its bounds are FARTHEST and the inverse."""
+    """Returns a speed from the selection. The speed has no interval, so its bounds are 1 / FARTHEST and FARTHEST."""
     return Speed(math.exp(gain), 1.0 / FARTHEST, FARTHEST)
 
 
 def measured(state: TuningState, verdict: Verdict, record: TrialRecord, speed: Speed | None) -> Verdict:
-    """Adds the measured figures to a verdict. The step time and the rate are derived from those of the base and from
-    the ratio, so that all rows of a table agree."""
+    """Adds the measured figures to a verdict. The step time and the rate are derived from the base's figures and the
+    ratio, so that all rows of a table agree."""
     base_s = state.base_step_s()
     step_s = base_s / speed.ratio if speed is not None else None
     one_off = state.one_off_s(record, step_s) if step_s is not None else 0.0
@@ -102,8 +102,8 @@ def measured(state: TuningState, verdict: Verdict, record: TrialRecord, speed: S
 
 
 def _measured(state: TuningState, entry: Entry, anchor: Recipe) -> Verdict:
-    """Creates the verdict on an arm with its figures. `speed` is relative to the base, and `own_ratio` is relative to
-    the anchor of the arm's races."""
+    """Creates the verdict on an arm with its figures. `speed` is relative to the base. `own_ratio` is relative to the
+    anchor, which is the trial that the others of a race are compared with."""
     choice, record = entry.arm.choice, state.pool.record(entry.trials)
     gain = None if entry.gain is None else entry.gain + state.estimates.get(anchor, 0.0)
     own_ratio = None if entry.gain is None else math.exp(entry.gain)

@@ -1,5 +1,4 @@
-"""Finds the best recipe that `slipstream patch` can write into the source, if it cannot write the best recipe of
-all."""
+"""Derives a recipe that `slipstream patch` can write into the source, if `patch` cannot write the best recipe."""
 
 from __future__ import annotations
 

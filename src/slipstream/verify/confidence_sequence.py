@@ -1,19 +1,19 @@
 """Decides whether a candidate is faster than the base, and by how much.
 
-The method is a confidence sequence over paired log ratios, one per round. It stays valid however often it is evaluated
-and whenever the race stops, under any drift, outliers and autocorrelation. It assumes that the order of the trials is
-drawn at random in every round. It does not model where a ratio comes from.
+The method is a confidence sequence over paired log ratios, one per round. The sequence stays valid however often it is
+evaluated and whenever the race stops, under any drift, outliers and autocorrelation. It assumes that the order of the
+trials is drawn at random in every round. It does not model where a ratio comes from.
 
-It is valid for the following reason. Let x = log(base / candidate), and let the candidate be exp(t) times as fast.
-Assume that the machine disturbs the trial that holds the baton, whichever it is. Base and candidate could have drawn
-each other's place in the round. Given all earlier rounds, x - t is therefore as likely to be +d as -d. So for any odd f
-with |f| < 1, 1 + f(x - t) is a fair bet. A gambler who starts with 1 and stakes everything in each round ever reaches
-1/alpha with probability at most alpha.
+The sequence is valid for the following reason. Let x = log(base / candidate), and let the candidate be exp(t) times as
+fast. Assume that the machine disturbs the trial that holds the baton, whichever it is. Base and candidate could have
+drawn each other's place in the round. Given all earlier rounds, x - t is therefore as likely to be +d as -d. So for any
+odd f with |f| < 1, 1 + f(x - t) is a fair bet. A gambler who starts with 1 and stakes everything in each round ever
+reaches 1/alpha with probability at most alpha.
 
-The bet is f(d) = 0.97 tanh(k clip(d / s)). For Gaussian noise it is nearly the most profitable of all bets that need
-only symmetry. The scale s comes from earlier rounds, so a bad s costs power but never validity. The stake is spread
-over a small grid of k. Because f rises, the wealth falls as t rises, and crosses 1/alpha once. Bisection finds this
-crossing, which bounds the true t from below. A gambler who bets on the other side bounds t from above.
+The bet is f(d) = 0.97 tanh(k clip(d / s)). For Gaussian noise this bet is nearly the most profitable of all bets that
+need only symmetry. The scale s comes from earlier rounds, so a bad s costs power but never validity. The stake is
+spread over a small grid of k. Because f is increasing, the wealth falls as t rises, and crosses 1/alpha once. Bisection
+finds this crossing, which bounds the true t from below. A gambler who bets on the other side bounds t from above.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SLOPES = ((2.0, 0.375), (0.8, 0.25), (0.4, 0.25), (0.15, 0.125))
 # Slopes for a race of a hundred rounds or more, which need not be decided in nine rounds.
 LONG_SLOPES = ((2.0, 0.1), (0.8, 0.2), (0.4, 0.45), (0.15, 0.25))
 BOLDNESS = 0.97  # largest share of the wealth at stake, so that one outlier cannot ruin the gambler
-CLIP = 2.0  # in scales; a larger deviation counts as one of this size
+CLIP = 2.0  # in scales; a larger deviation counts as this deviation
 PRIOR_SCALE = 0.03  # scale of x, until rounds have shown the noise of the machine
 NUM_PRIOR = 2  # the prior counts as this many rounds
 SMALLEST_SCALE = 1e-4
@@ -106,7 +106,8 @@ class ConfidenceSequence:
         return wealth.wealth
 
     def _bound(self, side: int, alpha: float) -> float:
-        """Returns the largest centre (side +1) or the smallest centre (-1) that the gambler has refuted."""
+        """Returns the largest centre (side +1) or the smallest centre (-1) that the gambler has refuted. If none is
+        refuted, returns the log of 1 / FARTHEST (side +1) or of FARTHEST (-1)."""
 
         ratios, scales = np.asarray(self._ratios), np.asarray(self._scales)
 
@@ -164,7 +165,8 @@ def _crossing(is_refuted: Callable[[float], bool], near: float, far: float) -> f
 
 
 def _centre(ordered: list[float]) -> float:
-    """Returns the median of the means of all pairs. It is robust against outliers and nearly as precise as the mean."""
+    """Returns the median of the means of all pairs, which is robust against outliers and nearly as precise as the mean.
+    For more than _PAIRS_UP_TO rounds it returns the median."""
     if not ordered:
         return 0.0
     if len(ordered) > _PAIRS_UP_TO:

@@ -60,9 +60,9 @@ def judge(
     controls: Controls = NO_CONTROLS,
     precision: Precision = "fp32",
 ) -> Numerics:
-    """Compares the candidate's numerics with those of the base. `is_sound` of the result is None if the records do not
-    suffice for a decision. `basis` then says what is missing. `precision` is the precision that an `approximate` recipe
-    names."""
+    """Compares the candidate's numerics with the base's numerics. `is_sound` of the result is None if the records do
+    not suffice for a decision. `basis` then says what is missing. `precision` is the precision that an `approximate`
+    recipe names."""
     # With accumulation, the losses of the pieces of a batch add up to the loss of the batch.
     if claimed != "identical" and is_divided(base, candidate):
         base, candidate = added_up(base), added_up(candidate)
@@ -226,7 +226,8 @@ def loss_windows(
 
 
 def first_difference(base: Fingerprint, other: Fingerprint) -> NumericsFault | None:
-    """Returns the first difference between two trainings, or None if they agree in every bit."""
+    """Returns the first difference between two trainings, or None if everything that both recorded agrees in every
+    bit."""
     num_both = min(len(base.losses), len(other.losses))
     if base.losses[:num_both] == other.losses[:num_both]:
         return _digest_difference(base, other)

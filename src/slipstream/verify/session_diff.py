@@ -1,9 +1,10 @@
 """Compares two sessions of different times: what changed, and whether the difference of the step times exceeds the
 noise.
 
-The comparison cannot tell a change of the script from a change of the machine's speed between the sessions. Trials that
-take turns are not affected by this, so use `tune` where this matters. The comparison draws no conclusion from fewer
-than eight undisturbed steps, or if the load of other programs can explain the difference."""
+The comparison cannot tell a change of the script from a change of the machine's speed between the sessions. A change of
+the machine's speed affects all trials of `tune` alike, because these trials take turns. The comparison draws no
+conclusion from fewer than eight groups of undisturbed steps, or if the load of other programs can explain the
+difference. A group has at least as many steps as the script has workers."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from slipstream.records import (
 )
 
 NUM_DRAWS = 600
-MOST_UNITS = 240  # per session; with more, neighbours are averaged, because medians of more units add nothing
+MOST_UNITS = 240  # per session; with more steps, neighbours are averaged, because medians of more units add nothing
 # Step times within 2% of each other count as equal, whatever the interval is, because two starts never agree better.
 NEGLIGIBLE = 0.02
 
@@ -165,9 +166,9 @@ def _few(session: Session, name: str) -> FewSteps | None:
 
 
 def _busy(session: Session, name: str) -> BusySession | None:
-    """Returns the load that the system reported, if it is high and the session has no measurement of other programs.
-    This concerns some systems and old versions. A session with such a measurement leaves out disturbed steps
-    instead."""
+    """Returns the load that the system reported, if this load is high and the session has no measurement of other
+    programs. Sessions from some systems and from old versions lack this measurement. In sessions that have it,
+    disturbed steps are left out instead."""
     if session.foreign_load:
         return None
     load, cores = session.environment.load, session.environment.num_usable
@@ -189,9 +190,9 @@ def _more_load(before: Session, after: Session, names: tuple[str, str], ratio: f
 
 
 def units_of(session: Session) -> list[list[Unit]]:
-    """Returns the undisturbed steps of each block, in averaged groups of neighbours. A group has as many steps as there
-    are workers, because with k workers every k-th step waits for all of them. If all steps were disturbed, all are
-    used."""
+    """Returns the undisturbed steps of each block, in averaged groups of neighbours. A group has at least as many steps
+    as there are workers, because with k workers every k-th step waits for all workers. If all steps were disturbed, all
+    steps are used."""
     steps = _steps(session)
     size = max(_group_size(session), ceil(len(steps) / MOST_UNITS))
     blocks = [list(members) for _, members in groupby(steps, key=lambda step: step.block)]

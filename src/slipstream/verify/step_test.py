@@ -1,6 +1,6 @@
-"""Compares the gradients, buffers and updates of the first steps, where base and candidate have the same weights and
-the same batch. Trials with rounding noise predict how far a tensor may be from that of the base. If the noise alone
-could hide a missing tensor, this tensor is not evidence. See docs/numerics.md."""
+"""Compares the gradients, buffers and updates of the first steps. In these steps base and candidate have the same
+batches and nearly the same weights. Trials with rounding noise predict how far a tensor may be from the base's tensor.
+If the noise alone could hide a missing tensor, this tensor is not evidence. See docs/numerics.md."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Allowance(msgspec.Struct, frozen=True):
 
 
 # The factor is 30 because the sums inside an operator are reordered, which moves a result by several roundings. The
-# floors allow for decisions, such as that of a ReLU, that differ in the candidate but in no draw of the noise. About
-# one activation in 10^7 is that close to zero. Each of these activations removes or adds its own part of the gradient,
-# so together they move the gradient by the root of 10^-7, or 0.0003. The floor for all tensors is ten times as large,
-# and the floor for a single tensor is a hundred times as large.
+# floors allow for decisions that differ in the candidate but in no draw of the noise, such as whether a ReLU lets an
+# activation pass. About one activation in 10^7 is close enough to zero for this. Each of these activations removes or
+# adds its own part of the gradient, so together they move the gradient by the root of 10^-7, or 0.0003. The floor for
+# all tensors is ten times as large, and the floor for a single tensor is a hundred times as large.
 REORDERED = Allowance(times=30, times_together=30, floor=0.03, floor_together=0.003, later=10)
 
 
@@ -61,7 +61,7 @@ def luck(numel: int) -> float:
 
 
 class TensorLimit(msgspec.Struct, frozen=True):
-    """How far a tensor may be from that of the base: limits for its error and for the change of its norm."""
+    """How far a tensor may be from the base's tensor: limits for its error and for the change of its norm."""
 
     error: float
     norm: float
@@ -75,14 +75,14 @@ class TensorLimit(msgspec.Struct, frozen=True):
 
 class StepTest:
     """The test of one candidate. Gradients are tested first, then buffers and updates, each step by step. `fault`
-    describes the first step with a difference above its limit, or is None."""
+    describes the worst difference in the first step that has a difference above its limit, or is None."""
 
     def __init__(
         self, base: Fingerprint, candidate: Fingerprint, draws: Sequence[Fingerprint], allowance: Allowance
     ) -> None:
         self._allowance = allowance
         self.fault: NumericsFault | None = None
-        self.tensors: set[str] = set()  # names of the tensors with a gradient
+        self.tensors: set[str] = set()  # names of the tensors with a gradient that is not zero
         self.evidence: set[str] = set()
         self.unpredicted: set[str] = set()  # gradients of steps that too few draws reached
         self.worst_gradient = 0.0  # the largest error of a gradient that is evidence
@@ -95,7 +95,8 @@ class StepTest:
                 self._test(kind, step, found[step], predicted.get(step, []), is_later=step > min(found))
 
     def has_enough_evidence(self) -> bool:
-        """Whether the evidence carries enough of the tensors' first updates to decide anything."""
+        """Whether the evidence carries enough of the tensors' first updates to decide anything. Without updates, the
+        first gradients are used."""
         found = self._updates or self._gradients
         whole, evident = joined(found, found.keys()), joined(found, self.evidence)
         return bool(self.evidence) and evident.base_norm >= ENOUGH * whole.base_norm
@@ -129,8 +130,9 @@ class StepTest:
             self._updates = {**found, **self._updates}
 
     def _note(self, excess: Sequence[tuple[float, NumericsFault]]) -> None:
-        """Stores the worst of these faults if no earlier fault is known. `_test` passes the faults of single tensors
-        first if only a few tensors have one, and otherwise the fault of all tensors together."""
+        """Stores the worst of these faults if no earlier fault is known. If only a few tensors have a fault, `_test`
+        passes the faults of single tensors first. If many have one, it passes the fault of all tensors together
+        first."""
         if excess and self.fault is None:
             self.fault = max(excess, key=lambda pair: pair[0])[1]
 
@@ -161,8 +163,8 @@ class StepTest:
         error = max((draw.error for draw in draws), default=0.0)
         chance_error = max((draw.chance_error for draw in draws), default=0.0)
         norm_error = max((draw.sure_norm_error for draw in draws), default=0.0)
-        # If single decisions differ, the error of one draw may be far larger than that of the others. The largest share
-        # that the change of the norm had in the error of any draw is then applied to this error.
+        # If single decisions differ, the error of one draw may be far larger than the errors of the other draws. The
+        # largest share that the change of the norm had in the error of any draw is then applied to this error.
         share = max((draw.sure_norm_error / draw.error for draw in draws if 0 < draw.error < math.inf), default=0.0)
         return TensorLimit(
             max(later * max(floor, floors.error), luck(one.numel) * times * error),
@@ -183,7 +185,7 @@ class StepTest:
         rounding = self._allowance.times * one.resolution / one.base_norm
         if not one.num_moved:
             return TensorLimit(math.inf, math.inf) if one.num_unzeroed else TensorLimit(rounding, rounding)
-        step = ESTIMATE / math.sqrt(one.num_moved)  # of one weight, relative to the update
+        step = ESTIMATE / math.sqrt(one.num_moved)  # the step of one weight, relative to the norm of the update
         unzeroed = max(rounding, step * math.sqrt(one.num_unzeroed))
         flipped = 2 * step * math.sqrt(SIGNS + one.num_flipped)
         return TensorLimit(math.hypot(unzeroed, flipped), unzeroed, rounding)

@@ -6,13 +6,14 @@ properties that a process keeps for its whole life, such as the layout of its me
 all of these, so their sizes need not be known. The sequence assumes that the log ratios are independent and roughly
 normal.
 
-The sequence is that of a t-test with a normal prior of variance c² on the effect in standard deviations. With n pairs
+The sequence comes from a t-test with a normal prior of variance c² on the effect in standard deviations. With n pairs
 of mean m̄, S(θ) = Σ(xᵢ - θ)² and m = m̄ - θ, the interval contains every θ with
 
     √(c² / (n + c²)) · (S / (S - (n m)² / (n + c²)))^(n / 2) ≤ 1 / alpha
 
-The interval contains the true mean for all n at once with a probability of at least 1 - alpha. A proof may therefore
-look at the interval after every pair and stop at any time. See docs/statistics.md."""
+The result is the intersection of the intervals for all n so far. It contains the true mean for all n at once with a
+probability of at least 1 - alpha. A proof may therefore look at the interval after every pair and stop at any time. See
+docs/statistics.md."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class TSequence:
         self.log_ratios.append(log_ratio)
         half_width = self._half_width()
         middle = fmean(self.log_ratios)
-        # A value that any earlier interval excluded stays excluded.
+        # If an earlier interval excluded a value, this value stays excluded.
         self._low = max(self._low, middle - half_width)
         self._high = min(self._high, middle + half_width)
 

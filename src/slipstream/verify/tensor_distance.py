@@ -1,5 +1,5 @@
-"""Measures how far the sketched tensors of a trial are from those of the base, for each tensor and for all together. It
-does not judge the distances."""
+"""Measures how far the sketched tensors of a trial are from the base's tensors, for each tensor and for several tensors
+as one vector. It does not judge the distances."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from slipstream.records import ROUNDOFF, Fingerprint, Sketch, Snapshot, TensorKind
 
 Trouble = Literal["", "not_finite", "missing", "extra", "size"]
-WHOLE_SNAPSHOTS = 3  # later ones contain only tensors whose gradient was zero or unknown before
+WHOLE_SNAPSHOTS = 3  # later snapshots contain only tensors whose gradient was zero or unknown before
 NO_TENSOR = 1e-6  # a tensor that the base does not have may be this large, relative to the base's largest tensor
 # A candidate has a few hundred norms. By chance one in 16,000 deviates by more than four standard deviations.
 DEVIATIONS = 4
@@ -20,7 +20,7 @@ SIGNS = 4  # elements that may change their sign by chance, besides those that t
 
 
 class TensorDistance(msgspec.Struct, frozen=True):
-    """How far one tensor is from that of the base. The errors are relative to the norm of the base's tensor."""
+    """How far one tensor is from the base's tensor. The errors are relative to the norm of the base's tensor."""
 
     numel: int
     base_norm: float
@@ -46,8 +46,8 @@ class TensorDistance(msgspec.Struct, frozen=True):
 
     @property
     def chance_error(self) -> float:
-        """The error of a draw without the `SIGNS` numbers that differ most. `steady_error` leaves out at least as many
-        numbers, so `chance_error` is a bound for it even if signs decide much."""
+        """The error of a draw without the `SIGNS` numbers that differ most. `steady_error` leaves out at least `SIGNS`
+        numbers, so it is at most as large as `chance_error`, even if signs decide much."""
         return _ratio(self.chance, self.base_norm)
 
     @property
@@ -145,14 +145,14 @@ def _of_updates(
 
 def _steady(ours: Sketch, theirs: Sketch, num_signs: float) -> float:
     """Returns the distance of two sketches without the `num_signs` numbers that differ most. Each element of a tensor
-    is part of one number, so this many changed signs can affect no more numbers."""
+    is part of one number, so `num_signs` changed signs affect at most `num_signs` numbers."""
     differences = sorted(abs(right - left) for left, right in zip(ours.values, theirs.values, strict=True))
     return math.hypot(*differences[: max(0, len(differences) - math.ceil(num_signs))])
 
 
 def _num_unzeroed(base: Fingerprint, other: Fingerprint, step: int) -> dict[str, int]:
-    """Returns for each gradient how many elements are zero only in the base, at this step or an earlier step. Earlier
-    steps count because momentum continues earlier updates."""
+    """Returns for each gradient the largest number of elements that are zero only in the base, among this step and all
+    earlier steps. Earlier steps count because momentum continues earlier updates."""
     theirs = {
         (one.step, sketch.name): sketch.num_zero for one in other.snapshots for sketch in one.gradients if sketch.norm
     }
@@ -189,8 +189,8 @@ def _tensors(kind: TensorKind, fingerprint: Fingerprint) -> Iterator[tuple[int, 
 
 
 def _all_updates(snapshots: Sequence[Snapshot]) -> list[tuple[int, list[Sketch]]]:
-    """Returns the updates of each step. The update of a weight ends at the next snapshot that contains the weight.
-    Other snapshots may lie between the two, because optimizers may take turns."""
+    """Returns the updates of each step. The update of a weight goes from one snapshot to the next snapshot that
+    contains the weight. Other snapshots may lie between these two, because optimizers may take turns."""
     later: dict[str, Sketch] = {}
     found = []
     for snapshot in reversed(snapshots):

@@ -29,7 +29,8 @@ _T_QUANTILES = {2: 9.92, 3: 5.84, 4: 4.60, 5: 4.03, 6: 3.71, 7: 3.50, 8: 3.36, 9
 def curves(fingerprint: Fingerprint) -> dict[CurveKey, Curve]:
     """Returns one curve for each loss of a step. A step of a GAN has two losses, and gradient accumulation has several.
     Steps with different numbers of losses have separate curves. For example, if a generator is updated only in every
-    fifth step, the first loss of such a step belongs to the generator, and that of other steps to the critic."""
+    fifth step, the first loss of such a step belongs to the generator. The first loss of any other step belongs to the
+    critic."""
     by_step: dict[int, list[float]] = {}
     for step, value in fingerprint.losses:
         by_step.setdefault(step, []).append(value)
@@ -52,7 +53,8 @@ def curves_of(fingerprints: Sequence[Fingerprint], key: CurveKey) -> list[Curve]
 
 
 def is_divided(base: Fingerprint, candidate: Fingerprint) -> bool:
-    """Whether the candidate receives every batch of the base in pieces, each with its share of the loss."""
+    """Whether the candidate has more losses than the base in every step. Such a candidate receives every batch of the
+    base in pieces, each with its share of the loss."""
     ours, theirs = (Counter(step for step, _ in one.losses) for one in (base, candidate))
     both = sorted(set(ours) & set(theirs))[:-1]  # the last step may still lack a loss
     return bool(both) and all(theirs[step] > ours[step] for step in both)
@@ -81,7 +83,8 @@ def find_non_finite(base: Fingerprint, candidate: Fingerprint) -> NumericsFault 
 
 
 class LossWindow(NamedTuple):
-    """A range of steps, with the mean losses of base and candidate and the limit of their difference."""
+    """A range of steps, with the mean losses and the limit of their difference. `theirs` is the mean of the candidate.
+    `ours` is the mean of the base or, if levels are compared, of all correct trainings."""
 
     first: int
     last: int
@@ -97,7 +100,7 @@ class Horizon(msgspec.Struct, frozen=True):
     num_steps: int  # steps before the horizon
 
     def find_fault(self, base: Curve, candidate: Curve) -> NumericsFault | None:
-        """Returns a fault for the first window in which the candidate's losses are farther from those of the base than
+        """Returns a fault for the first window in which the candidate's losses are farther from the base's losses than
         allowed, or None."""
         for steps, allowed in self.windows:
             known = [step for step in steps if step in candidate]
@@ -139,7 +142,7 @@ def find_horizon(base: Curve, draws: Sequence[Curve], times: float) -> Horizon:
 
 def level_windows(base: Curve, candidate: Curve, references: Sequence[Curve], from_step: int = 0) -> list[LossWindow]:
     """Compares the candidate's mean loss in each window with the means of the base and of the references, which are
-    correct trainings. The limit is that of a t-test of one training against all of these trainings. The limit is
+    correct trainings. The limit comes from a t-test of one training against all of these trainings. The limit is
     infinite with too few references. The result is empty if there are too few steps for one window."""
     steps = [step for step in common_steps(base, candidate) if step >= from_step and math.isfinite(candidate[step])]
     correct = [base, *references]
@@ -173,9 +176,9 @@ def find_level_fault(windows: Sequence[LossWindow]) -> NumericsFault | None:
 def find_metric_fault(
     base: Fingerprint, candidate: Fingerprint, control: Fingerprint | None, references: Sequence[Fingerprint]
 ) -> NumericsFault | None:
-    """Compares printed evaluation results with those of correct trainings, in the same way as levels of losses. Each
-    result is compared by its mean over all times that it was printed. Results that differ between two runs of the same
-    script are ignored."""
+    """Compares printed evaluation results with the results of correct trainings, in the same way as levels of losses.
+    Each result is compared by its mean over all times that it was printed. Results that differ between `base` and
+    `control`, two runs of the same script, are ignored. Without `control` all results are ignored."""
     known, theirs = _metrics(base), _metrics(candidate)
     again = _metrics(control) if control is not None else {}
     correct = [known, *map(_metrics, references)]
@@ -224,8 +227,8 @@ def _mean(curve: Curve, window: Sequence[int]) -> float:
 
 
 def _difference(base: Curve, other: Curve, window: Sequence[int]) -> float:
-    """Returns the root mean square of the differences in a window. It is not finite if a loss of the other training is
-    not finite."""
+    """Returns the root mean square of the differences in a window. The result is not finite if a loss of the other
+    training is not finite."""
     return math.sqrt(fmean([(other[step] - base[step]) ** 2 for step in window if step in other] or [0.0]))
 
 

@@ -41,8 +41,8 @@ class RaceBackend(Protocol):
         ...
 
     def capacity(self) -> int:
-        """Returns how many trials fit in memory at the same time. It is known once the base has entered. With 1, a
-        trial is started again for each of its turns."""
+        """Returns how many trials fit in memory at the same time. Before the base has entered, the number is an
+        assumption. If the number is 1, a trial is started again for each of its turns."""
         ...
 
     def now_s(self) -> float:

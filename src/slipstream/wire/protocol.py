@@ -41,7 +41,7 @@ class Ticked(msgspec.Struct, frozen=True, tag=True):
 
 
 class Standing(msgspec.Struct, frozen=True, tag=True):
-    """A block has ended and the script is paused at a tick. After the warm-up the block has no steps."""
+    """A block has ended and the script is paused at a tick. At the end of the warm-up `num_steps` is 0."""
 
     first_step: int
     num_steps: int = 0
@@ -183,8 +183,8 @@ def connect(path: Path) -> Wire | None:
 
 @contextlib.contextmanager
 def _address(path: Path) -> Iterator[str]:
-    """Yields an address that is short enough for a Unix socket. A long path is replaced by one through an open
-    directory."""
+    """Yields an address for a Unix socket. On Linux a path that is too long for a socket is replaced by a short path
+    through an open directory."""
     if len(os.fsencode(path)) <= _LONGEST_PATH or sys.platform != "linux":
         yield str(path)
         return

@@ -21,8 +21,8 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 class Spool:
-    """The file of one process. It is opened when the first message is written. After a message that could not be
-    stored, for example on a full disk, all later ones are dropped: the script must not notice."""
+    """The file of one process. The file is opened when the first message is written. After a message that could not be
+    stored, for example on a full disk, all later messages are dropped, because the script must not notice the error."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -74,7 +74,8 @@ class SpoolReader:
 
     def read(self) -> Iterator[tuple[int, Message]]:
         """Yields the messages that were written since the last call, each with the id of its process. An incomplete
-        message is left for the next call, and a damaged one is left out. The script can write to the directory."""
+        message is left for the next call. Damaged messages are left out, because the script can write to the
+        directory."""
         for path in sorted(self._directory.glob("*.spool")):
             if not path.stem.isdecimal() or not is_regular_file(path):
                 continue
