@@ -48,7 +48,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 def _where(session: Session) -> str:
     """A sentence with the line that takes most of a worker's start-up; "" if no line of the user's does.
 
-    It may be in a worker_init_fn, or in a dataset that is built when it is unpickled.
+    The line may be in a worker_init_fn, or in a dataset that is built when it is unpickled.
     """
     stacks = watched_stacks(session, "worker", ("start",))
     own = [stack for stack in stacks if stack.file]
