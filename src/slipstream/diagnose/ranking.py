@@ -44,7 +44,10 @@ def _bounded(finding: Finding, summary: Summary) -> Finding:
 
 
 def _urgency(session: Session, finding: Finding) -> tuple[bool, float, str]:
-    """The sort key. Growing memory comes first if memory will run out, or if at least every second step keeps a graph."""
+    """The sort key.
+
+    Growing memory comes first if memory will run out, or if at least every second step keeps a graph.
+    """
     growth = find_growth(session) if finding.cause == "growing_memory" else None
     is_first = growth is not None and (growth.is_fatal or growth.graphs_per_step >= 0.5)
     return not is_first, -finding.predicted_gain, finding.cause
