@@ -104,7 +104,7 @@ class Fusion:
     def install(self, context: ApplyContext) -> None:
         optimizer = self._optimizer
         self._switch_on()
-        optimizer.defaults["fused"] = True  # For groups that are added later
+        optimizer.defaults["fused"] = True  # Used for groups that are added later
         context.patches.on_close(self._put_back)
         context.patches.on_close(optimizer.register_state_dict_post_hook(self._after_state_dict).remove)
         context.patches.on_close(optimizer.register_load_state_dict_post_hook(self._after_load).remove)

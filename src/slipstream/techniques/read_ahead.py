@@ -32,7 +32,7 @@ CARD = Card(
     claims=("loader.files",),
 )
 VALUES = range(1, 257)
-DEPTHS = (8, 32)  # Batches
+DEPTHS = (8, 32)  # Numbers of batches
 LEAST_SHARE = 0.1  # Minimum share of reading in the work on a batch
 # The minimum share for slow disks. It is lower, because the check may have found the files in memory.
 SLOW_DISKS = {"hdd": 0.03, "network": 0.03}

@@ -91,8 +91,8 @@ def _python_share(observation: Observation) -> float:
 
 
 def settings(observation: Observation) -> list[Setting]:
-    """Returns the number of workers that the diagnosis predicts, the powers of two and the maximum. The numbers that
-    are nearest to the prediction come first."""
+    """Returns numbers of threads: the number of workers that the diagnosis predicts, the powers of two and the maximum.
+    The numbers that are nearest to the prediction come first."""
     loader = observation.loader
     if loader is None:
         return []

@@ -29,7 +29,7 @@ class Installable(Protocol):
 
 
 def why_no_pictures(observation: Observation) -> str:
-    """Returns why Pillow decodes no images, or ""."""
+    """Returns a reason if the check saw no image that Pillow decodes, or else ""."""
     if observation.loader is None:
         return "the script has no DataLoader"
     if not any(stack.stage == "decode" and "PIL/" in stack.leaf for stack in observation.session.stacks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-CORES_PER_BUILDER = 4  # If there are more cores per worker or thread, busy loops do not slow it down.
+CORES_PER_BUILDER = 4  # With more cores per worker or thread, busy loops do not slow down the workers.
 
 
 def wait_policy(num_builders: int) -> dict[str, str]:

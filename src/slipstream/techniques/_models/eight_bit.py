@@ -27,8 +27,8 @@ def find_classes() -> dict[str, Any] | None:
 
 
 class EightBit:
-    """Replaces `step` of Adam and AdamW. At the first step of an optimizer it is decided whether torchao's optimizer
-    computes the update of this optimizer."""
+    """Replaces `step` of Adam and AdamW. The first step of an optimizer decides whether torchao computes the updates of
+    this optimizer."""
 
     def __init__(self, context: ApplyContext, classes: dict[str, Any], why_not: Callable[[Any], str]) -> None:
         self._context = context

@@ -1,6 +1,6 @@
 """Finds the repeated blocks of a model, and runs one block without storing its activations. The backward pass
 recomputes the block from its inputs, with the random numbers and buffers of the forward pass. The recomputation leaves
-buffers and generators unchanged. Otherwise batch norm would count a batch twice."""
+buffers and generators unchanged. If buffers changed again, batch norm would count a batch twice."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class PassListener(Protocol):
         """Is called before a pass that ran out of memory is repeated in this number of pieces."""
 
     def on_end(self, is_survived: bool) -> None:
-        """Is called after a backward pass."""
+        """Is called when a pass has ended. `is_survived`: the pass gave a result."""
 
     def on_second_order(self) -> None:
         """Is called if gradients of gradients are requested."""
