@@ -96,9 +96,9 @@ def _rising(points: list[tuple[int, int]]) -> float:
 
 
 def _added_up(leaks: list[Leak], num_steps: int) -> float:
-    """The graphs per step that a single tensor holds, because the script adds every step's loss to this tensor.
+    """The graphs per step that a single tensor holds, because the script adds every step's loss to it.
 
-    The number of live tensors does not include the tensors inside its graph, although they use memory.
+    The number of live tensors does not include the tensors inside this graph, although they use memory.
     """
     most = max((leak.num_tensors for leak in leaks if leak.is_sum), default=0)
     return most / num_steps if most >= 0.7 * num_steps else 0.0

@@ -1,7 +1,8 @@
 """Compares what `slipstream machine` measured on this computer with what a check observed.
 
-Each function whose name starts with `about_` returns a sentence that compares a time of the script with the machine's
-speed. It returns "" if there is no speed test of this machine, or if the comparison shows nothing.
+Each function whose name starts with `about_` returns a sentence about the machine's speed. Most of these sentences
+compare the speed with a time of the script. The functions return "" if there is no usable speed test of this machine,
+or if the comparison shows nothing.
 """
 
 from __future__ import annotations

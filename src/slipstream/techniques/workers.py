@@ -86,8 +86,9 @@ def _why_none(observation: Observation, loader: Loader) -> str:
 
 
 def settings(observation: Observation) -> list[Setting]:
-    """Returns the number that the diagnosis predicts, the powers of two and the maximum. The numbers that are nearest
-    to the prediction come first. For an iterable dataset the number is one or none."""
+    """Returns the number that the diagnosis predicts, the powers of two and the maximum, without the present number.
+    The numbers that are nearest to the prediction come first. 0 comes last if the loader has workers. For an iterable
+    dataset, returns 1 if the loader has no workers, and 0 if it has one worker."""
     loader = observation.loader
     if loader is None:
         return []

@@ -65,7 +65,7 @@ def _per_step(session: Session, events: list[Event], num_steps: int) -> float:
 
 
 def _interval(one_ms: float, plain_ms: float, rate: float) -> int:
-    """A round number of steps between two saves. Saving then costs one per cent or less, and is ten times rarer."""
+    """A round number of steps between two saves, at most 10,000. If possible, saving costs at most one per cent."""
     wanted = max(one_ms / max(plain_ms, 1e-6) * 100, 10 / rate)
     return next((number for number in (10, 50, 100, 500, 1000, 5000) if number >= wanted), 10_000)
 

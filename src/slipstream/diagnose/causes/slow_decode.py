@@ -32,7 +32,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if share < LEAST_SHARE:
         return []
     # The finding no_workers may be reported too, and the larger prediction comes first. On few cores the cache has the
-    # larger prediction, because workers use cores that the step also needs. On many cores workers have it.
+    # larger prediction, because workers use cores that the step also needs. On many cores the workers have the larger
+    # prediction.
     is_single = is_single_epoch(session)
     removed = share * (QUICKER if is_single else CACHED)
     then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - removed))

@@ -49,8 +49,8 @@ class ApplyContext:
         self._shared = _Shared()
 
     def named(self, technique: str) -> ApplyContext:
-        """Returns a copy of this context with the name of one technique. The technique may report at any time, also from a
-        wrapper many steps later."""
+        """Returns a copy of this context with the name of one technique. The technique may report at any time, also
+        from a wrapper many steps later."""
         view = copy.copy(self)
         view.technique = technique
         return view

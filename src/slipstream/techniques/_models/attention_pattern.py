@@ -116,15 +116,15 @@ class Deferred(torch.Tensor):
         return self._value
 
     def part(self) -> None:
-        """Computes the value and copies it before it is changed in place. Tensors that were derived from it keep the
-        old value."""
+        """Gives this tensor its own copy of the value before the script changes it in place. Tensors that were derived
+        from this tensor keep the old value."""
         if self._value is None:
             self._value = self.compute().clone()
 
     @property
     def is_computed(self) -> bool:
-        """Whether the tensor was computed. From then on it may be changed in place, also through a view. The plan then
-        no longer describes it."""
+        """Whether the tensor was computed. A computed tensor may be changed in place, also through a view. The plan
+        then no longer describes the tensor."""
         return self._value is not None
 
     @classmethod

@@ -206,8 +206,8 @@ class LossScale:
         self._register(args[:1])
 
     def _knows_all(self, roots: list[torch.Tensor]) -> bool:
-        """Whether all leaves of the graph are registered. New parameters are registered here. Any other unknown leaf
-        might be a new one at every step."""
+        """Whether all leaves of the graph are registered and have no hooks. New parameters are registered here. Any
+        other unknown leaf might be a new tensor at every step, so it is not registered."""
         for leaf in _leaves_below(roots):
             if _has_hooks(leaf):
                 return False

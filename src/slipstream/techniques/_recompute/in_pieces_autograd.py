@@ -285,8 +285,8 @@ class _PiecewiseFunction(torch.autograd.Function):
 
 
 def tied(piecewise: PiecewiseCall, result: Any, learning: Sequence[bool], tensors: Tensors, weights: Tensors) -> Any:
-    """Returns the results for the script. They are connected to our backward pass. `learning`: which of the results
-    have gradients."""
+    """Returns the results for the script. The results are connected to our backward pass. `learning`: whether each
+    result has a gradient."""
     results = tensors_of(result)
     if len(learning) != len(results):
         learning = [one.is_floating_point() for one in results]
@@ -317,7 +317,7 @@ def _leaves(tensors: Tensors, like: Tensors = ()) -> list[torch.Tensor]:
 
 
 def _grad(results: Tensors, arrived: Gradients, wanted: Tensors, is_twice: bool = False) -> Gradients:
-    """Returns gradients, with None for tensors that need or get none."""
+    """Returns the gradients of `wanted`, with None for each tensor that needs no gradient or gets none."""
     pairs = _pairs(results, arrived)
     asked = [index for index, one in enumerate(wanted) if one.requires_grad]
     found: Gradients = [None] * len(wanted)
