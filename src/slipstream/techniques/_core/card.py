@@ -31,7 +31,7 @@ class Card(msgspec.Struct, frozen=True):
     needs_proof: bool = False
     # The technique reduces the differences between starts of a script. It is raced first, and the others on top of it.
     is_ground: bool = False
-    # The technique gains from the second epoch on, because it stores something in the first. Races time later epochs.
+    # The technique gains from the second epoch on, because it stores data in the first one. Races time later epochs.
     is_later: bool = False
     # The technique compiles at its first start, which takes far longer than the script's start. It is raced when the
     # other techniques are ranked.
