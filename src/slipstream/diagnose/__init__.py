@@ -17,7 +17,7 @@ def diagnose(session: Session) -> Session:
 
     `diagnosis_notes` holds sentences about what could not be determined. Diagnosing a diagnosed session gives the same
     session. In a session of an older version `diagnosis_notes` is None, because `notes` contains these sentences
-    already. It stays None.
+    already. In this case `diagnosis_notes` stays None.
     """
     summary, notes = summarise(session)
     if summary is None:

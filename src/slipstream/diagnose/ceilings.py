@@ -1,8 +1,8 @@
 """Ceilings: the step time if one resource were free, for a step with the usual number of batches.
 
 `compute` is the step with free data. It is measured in the blocks of kind `kept`, which replay stored batches. `input`
-is the step with free compute. It is measured while the loader is drained. `shared` is the CPU time of both sides,
-divided by the cores.
+is the step with free compute. It is measured while the loader is drained. `shared` is the CPU time that input and
+compute need for a step, divided by the number of cores.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from slipstream.diagnose.steps.selection import (
 from slipstream.diagnose.steps.typical_step import typical_step
 from slipstream.records import Block, Ceilings, Loader, Session, Step
 
-FREE = 0.02  # Share of a step. A step that waits no longer than this share received a replayed batch.
-# Least share of a block's time in steps with free data. Below it, most of the block's CPU time belongs to other work.
+FREE = 0.02  # A step has free data if its wait for data takes at most this share of the step.
+# Steps with free data must take at least this share of a block's time. If they take less, most of the block's CPU time
+# belongs to other work.
 MOSTLY = 0.5
 
 
@@ -49,9 +50,11 @@ def find_ceilings(session: Session) -> Ceilings:
 
 
 def kept_steps(session: Session, block: Block, loader: Loader | None) -> list[Step]:
-    """The steps of a block of kind `kept` that did not wait for data.
+    """The undisturbed steps of a block of kind `kept` that did not wait for data.
 
-    The first steps are left out, because workers still fill their buffers during these steps and use the cores.
+    Steps that waited are returned if all steps waited. Disturbed steps are returned if all steps were disturbed. The
+    first steps are left out if enough steps remain, because workers still fill their buffers during the first steps
+    and use the cores.
     """
     steps = alike(session, [step for step in session.steps if step.block == block.index])
     steps = [step for step in steps if step.phases.get("input", 0.0) <= FREE * step.step_ms] or steps
@@ -105,7 +108,8 @@ def _compute_cpu_ms(session: Session, compute_ms: float | None) -> float | None:
     elapsed_ns = sum(block.end_ns - block.start_ns for block in blocks)
     if elapsed_ns > 0:
         return compute_ms * sum(block.cpu_ns for block in blocks) / elapsed_ns
-    # The CPU time was not measured. The upper bound is that all threads are always busy. It predicts the smallest gain.
+    # The CPU time was not measured, so all threads are taken to be busy all the time. This upper bound of the CPU time
+    # predicts the smallest gain.
     facts, usable = session.environment.torch, max(1.0, session.environment.num_usable)
     return compute_ms * (min(facts.num_threads, usable) if facts and is_on_cpu(session) else 1.0)
 

@@ -1,7 +1,7 @@
 """Whether the work on samples gives the same result in every epoch, so that doing it once is enough.
 
-The answer comes from the random numbers that were drawn while batches were built, and from the names of the functions
-that were called.
+The answer depends on whether random numbers were drawn while batches were built, and on the names of the functions that
+were called.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def is_parsing(stacks: Sequence[StackCount]) -> bool:
 def repeats(session: Session, loader: Loader, stacks: Sequence[StackCount], others: Sequence[StackCount]) -> bool:
     """Whether work on samples of the dataset gives the same result every time.
 
-    `stacks` are the stack samples of this work, and `others` are the samples of everything that builds the batch. A
-    random generator that cannot be observed is recognised by its name among the called functions.
+    `stacks` are the stack samples of this work, and `others` are the samples of everything that builds the batch.
+    Tokenizing and parsing count as work with the same result. A random generator that cannot be observed is recognised
+    by its name among the called functions.
     """
     if is_text(stacks) or is_parsing(stacks):
         return True

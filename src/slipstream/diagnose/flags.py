@@ -1,6 +1,6 @@
 """Replaces a finding's change by an option of the script's command line, such as `--num_workers 2`.
 
-An option matches if its name fits the setting and if the value that the parser read is the value in use.
+An option matches if its name fits the setting and if the training seems to use the value that the parser read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMES: Final[dict[str, str]] = {
     "tf32": r"tf32$",
     "compile": r"^(use|enable|torch)?(torch)?compile(model)?$",
     "fused": r"^(use)?fused(adamw?|optim(izer)?)?$",
-    # Options with several choices, of which one is the setting
+    # The next two options have several choices. One of the choices is the setting.
     "precision": r"precision$|dtype$",
     "optim": r"^optim(izer)?$",
     "logging_steps": r"^logging_?steps$|^(log|print)(ging)?(interval|freq|every|steps|everynsteps)$",
@@ -55,7 +55,7 @@ def offered(session: Session, finding: Finding) -> Finding:
 
 
 def _option(session: Session, finding: Finding, setting: str, value: str) -> str:
-    """The option with its value; "" if the script has no fitting option, or several."""
+    """The option with its value; "" if the script has no fitting option, or several fitting options."""
     found = list(
         dict.fromkeys(text for flag in session.flags if (text := _text(session, finding, setting, value, flag)))
     )

@@ -6,10 +6,11 @@ from bisect import bisect_right
 
 from slipstream.records import Session, Step
 
-# A block or step is not evidence if other programs used more cores than this. A quarter of a core is three times the
-# error of the shortest reading on two cores (machine/foreign_load.py), so errors of a reading alone do not disturb a
-# step. A quarter of a core slows down a step on two busy cores by an eighth, which is as much as a typical gain. On
-# many cores the limit is a tenth of the cores. It slows down a step that uses all cores by a tenth.
+# A block or step is not evidence if other programs used more cores than the larger of these two limits. A quarter of a
+# core is three times the error of the shortest reading on two cores (machine/foreign_load.py), so a step does not count
+# as disturbed because of this error alone. Other programs that use a quarter of a core slow down a step on two busy
+# cores by an eighth, which is as much as a typical gain. On many cores the limit is a tenth of the cores. Other
+# programs that use a tenth of the cores slow down a step that uses all cores by a tenth.
 MOST_FOREIGN_CORES = 0.25
 MOST_FOREIGN_SHARE = 0.1
 
@@ -23,7 +24,7 @@ def most_foreign(num_usable: float) -> float:
 
 
 def foreign_cores(session: Session, start_ns: int, end_ns: int) -> float | None:
-    """The cores that other programs used in this interval, on average over the samples that overlap it.
+    """The cores that other programs used in this interval, on average over the part that samples cover.
 
     None if no sample overlaps the interval.
     """

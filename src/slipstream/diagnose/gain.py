@@ -60,7 +60,7 @@ def rehearsed_gain(summary: Summary, rehearsal: Rehearsal, touched_ms: float, ti
 
     `times` is the number of times that a step does the work of the copy. A rehearsal of the model takes one batch, and
     a step may take several. Returns 1.0 if the copy did not become clearly faster, or if its time before the change is
-    far longer than that part of the step.
+    far longer than the affected part of the step.
     """
     if rehearsal.low < CLEARLY or rehearsal.now_ms > FAR_OFF * touched_ms / times:
         return 1.0

@@ -1,7 +1,7 @@
 """The input path: how long the step waits for a batch, how long one process works on it, and on which lines.
 
-It also predicts the step after a change to the input. A prediction is never better than the compute ceiling and the
-shared cores allow.
+This module also predicts the step after a change to the input. A prediction is never shorter than the step with free
+input. With workers, a prediction accounts for the cores that input and compute share.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class InputPath(msgspec.Struct, frozen=True):
     work_ms: float  # Time that one process needs to build the batches of a step
     cpu_ms: float  # CPU time in `work_ms`
     waits: float  # Share of the work that is waiting (disk, network, sleep) and needs no core
-    busy: float  # Share of the time in which workers build batches; 1.0 without workers
+    busy: float  # Share of the workers' time in which they build batches; 1.0 without workers
     stacks: list[StackCount]  # Stack samples of the processes that build batches
 
     def share(self, stacks: list[StackCount]) -> float:
@@ -100,8 +100,8 @@ def building_site(loader: Loader) -> Site | None:
 def lost_ms(summary: Summary, path: InputPath) -> float:
     """The milliseconds that input costs the step.
 
-    Without workers they are the work on batches. With workers they are the wait, or the time by which the step is
-    longer than with free data, whichever is longer.
+    Without workers they are the work on batches. With workers they are the longer of two times: the wait, and the time
+    by which the step is longer than with free data.
     """
     compute_ms = summary.ceilings.compute_ms
     if path.loader.num_workers == 0:
@@ -160,7 +160,7 @@ def batch_bytes(loader: Loader) -> int:
 
 
 def handover_ms(path: InputPath) -> tuple[float, float]:
-    """The cost, for the worker and for the main process, of passing on the batches of a step."""
+    """The milliseconds that a worker needs to send the batches of a step, and the main process to receive them."""
     num_bytes = batch_bytes(path.loader)
     return (
         path.batches * (SENDING_MS + num_bytes * SENDING_MS_PER_BYTE),
@@ -184,7 +184,7 @@ def _waiting_share(
     """The share of the work that is waiting.
 
     On a quiet machine, time off the CPU is waiting. On a busy machine, or with more workers than cores, a process may
-    also be off the CPU because it has no core. Then the share is at most that of the samples that wait or read.
+    also be off the CPU because it has no core. Then the result is at most the share of the samples that wait or read.
     """
     off_cpu = 1 - min(1.0, on_cpu / granted_share(session, summary.ceilings))
     count = total(stacks)

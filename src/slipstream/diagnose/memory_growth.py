@@ -12,7 +12,7 @@ from slipstream.diagnose.steps.training_time import training_length
 from slipstream.records import Leak, Memory, Session
 
 FEWEST_POINTS = 12
-LEAST_GRAPHS = 0.25  # Graphs per step. A script that keeps graphs less often does so on purpose.
+LEAST_GRAPHS = 0.25  # Graphs per step. A script that keeps graphs less often is taken to do so on purpose.
 LEAST_TENSORS = 0.25  # Tensors per step
 LEAST_BYTES = 20_000.0  # Bytes per step. slipstream's own records and a list of floats stay below this value.
 _FEWEST_OBSERVATIONS = 4
@@ -96,9 +96,9 @@ def _rising(points: list[tuple[int, int]]) -> float:
 
 
 def _added_up(leaks: list[Leak], num_steps: int) -> float:
-    """Graphs per step in the graph of a single tensor, which is a sum.
+    """The graphs per step that a single tensor holds, because the script adds every step's loss to it.
 
-    The number of live tensors does not contain the tensors of such a graph, although they use memory.
+    The number of live tensors does not include the tensors inside this graph, although they use memory.
     """
     most = max((leak.num_tensors for leak in leaks if leak.is_sum), default=0)
     return most / num_steps if most >= 0.7 * num_steps else 0.0
@@ -114,11 +114,11 @@ def _is_filled(leaks: list[Leak], num_steps: int) -> bool:
 
 
 def _held_slope(session: Session, series: list[Memory]) -> float:
-    """Bytes per step.
+    """The growth of the used memory, in bytes per step.
 
     0 unless the second half rises at least half as fast as the first, and the memory rises in nearly all intervals.
     """
-    late = series[len(series) // 4 :]  # The rest is left out: allocators, caches and cuDNN plans fill at the beginning.
+    late = series[len(series) // 4 :]  # At the beginning allocators, caches and cuDNN plans fill.
     if len(late) < FEWEST_POINTS:
         return 0.0
     points = [(float(point.step), float(_held_bytes(session, point))) for point in late]
@@ -133,7 +133,7 @@ def _held_bytes(session: Session, point: Memory) -> int:
 
 
 def _until_full(session: Session, last: Memory, held: float) -> float | None:
-    """Steps until memory is full; None if the training ends before that."""
+    """Steps until memory is full; None if the training ends before that, or if the size of the memory is unknown."""
     machine = session.environment
     limit = machine.memory_limit_bytes or machine.memory_bytes
     if is_on_accelerator(session):

@@ -1,7 +1,7 @@
-"""Notes: sentences about facts that are not findings, because no change to the script would gain time.
+"""Notes: sentences about facts that are not findings, because no gain in time is predicted for them.
 
-They cover three subjects. A reinforcement learner's environment takes a part of the step, but it depends on the model's
-actions, so no loader can prepare it. The machine may rule out a recommendation. The model may train in evaluation mode,
+Notes cover three subjects. A reinforcement learner's environment may take a large part of the step, and no loader can
+prepare its states. The machine may be busy, or may rule out a recommendation. The model may train in evaluation mode,
 which changes the result and not the time.
 """
 
@@ -111,14 +111,14 @@ def _undecided_threads(session: Session) -> list[str]:
     ]
 
 
-FEW = 3  # Calls of the model. A single call may serve another purpose.
+FEW = 3  # Fewer calls in evaluation mode are not reported. They may serve another purpose.
 
 
 def mode_note(session: Session) -> str | None:
     """A note for a model that trains in evaluation mode.
 
     A model does so if validation calls eval() and the script calls train() only once, before its first epoch. After the
-    first validation dropout is off and batch norm keeps its old statistics. A model that never was in training mode is
+    first validation dropout is off and batch norm keeps its old statistics. A model that was never in training mode is
     not reported.
     """
     with_grad = (event for event in session.events if event.kind == "forward" and event.grad)

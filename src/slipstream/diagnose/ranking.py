@@ -14,8 +14,8 @@ from slipstream.records import Finding, Session, Summary
 
 # Causes that also cost memory. Their findings are shown even if their predicted gain in time is small.
 RISKS = ("growing_memory", "grad_in_evaluation", "worker_memory")
-# Causes whose fixes concern the same argument or the same milliseconds. If they name the same line, only the better
-# finding of a group is shown.
+# Groups of causes whose fixes concern the same argument or the same milliseconds. Of two findings of a group only the
+# better one is shown, unless they name different lines.
 RIVALS = (("worker_count", "shallow_prefetch"), ("slow_read", "slow_transform"), ("cpu_threads", "worker_count"))
 
 
@@ -44,7 +44,10 @@ def _bounded(finding: Finding, summary: Summary) -> Finding:
 
 
 def _urgency(session: Session, finding: Finding) -> tuple[bool, float, str]:
-    """The sort key. Growing memory comes first if it runs out, or if at least every second step keeps a graph."""
+    """The sort key.
+
+    Growing memory comes first if memory will run out, or if at least every second step keeps a graph.
+    """
     growth = find_growth(session) if finding.cause == "growing_memory" else None
     is_first = growth is not None and (growth.is_fatal or growth.graphs_per_step >= 0.5)
     return not is_first, -finding.predicted_gain, finding.cause

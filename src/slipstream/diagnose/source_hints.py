@@ -1,4 +1,4 @@
-"""Formats lines of code for the reader of a finding, and joins its sentences."""
+"""Formats parts of a finding: its title, the line of code that its change suggests, and its sentences."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from slipstream.records import Loader, Session, Site, Statement
 
 
 def taking(work: str, share: float) -> str:
-    """The title for one kind of work on a batch. It says "most" only if the share is more than a half."""
+    """The title for one kind of work on a batch. The title says "most" only if `share` is more than a half."""
     return f"{work} takes {'most' if share > 0.5 else 'a good part'} of the input"
 
 
 def joined(*sentences: str) -> str:
-    """The non-empty parts, joined."""
+    """The non-empty sentences, joined by spaces."""
     return " ".join(sentence for sentence in sentences if sentence)
 
 
@@ -30,7 +30,7 @@ def place(site: Site | None) -> str:
 
 
 def statement_on(session: Session, site: Site | None) -> Statement | None:
-    """What the source says about a line; None if it could not be read."""
+    """The statement that the session records for this line; None if there is none."""
     if site is None:
         return None
     return next((one for one in session.statements if (one.file, one.line) == (site.file, site.line)), None)
@@ -39,10 +39,11 @@ def statement_on(session: Session, site: Site | None) -> Statement | None:
 def more_rarely(
     session: Session, site: Site | None, iterations: int, sketch: str, *, does_nothing_else: bool = True
 ) -> str:
-    """The line under a condition, if the script can skip the line in some iterations; otherwise a suggestion.
+    """The line under a condition that holds once in `iterations` iterations.
 
-    `sketch` replaces the line if it is not known. `does_nothing_else` says that the called function is known to do
-    nothing that must happen in every iteration.
+    Returns a suggestion that starts with "by hand" if the line may not be skipped, if no loop counter is known, or if
+    the line is under a condition already. `sketch` replaces the line if the line is not known. `does_nothing_else` says
+    that the called function is known to do nothing that must happen in every iteration.
     """
     text, statement = site.text if site and site.text else sketch, statement_on(session, site)
     is_safe = statement is not None and statement.is_skippable and does_nothing_else
@@ -62,7 +63,10 @@ def warning_of(session: Session, site: Site | None) -> str:
 
 
 def with_argument(site: Site | None, call: str, name: str, value: str) -> str:
-    """The user's own line with the argument inserted; a sketch if the line does not contain the whole call."""
+    """The user's own line with the argument inserted, or with the argument's value replaced.
+
+    Returns a sketch if the line contains neither the argument nor the whole call.
+    """
     text = site.text if site else ""
     given = re.search(rf"\b{name}\s*=\s*", text)
     if given:
@@ -77,7 +81,10 @@ def with_argument(site: Site | None, call: str, name: str, value: str) -> str:
 
 
 def with_loader_argument(session: Session, loader: Loader, name: str, value: str) -> str:
-    """The line that builds the loader with the argument inserted, or the Trainer's own argument for the setting."""
+    """The line that builds the loader, with the argument inserted.
+
+    If the Hugging Face Trainer builds the loader, returns the Trainer's own argument.
+    """
     if loader.framework == "transformers":
         return unless_replaced(session, f"TrainingArguments(..., dataloader_{name}={value})", "get_train_dataloader")
     text = loader.site.text if loader.site else "DataLoader("

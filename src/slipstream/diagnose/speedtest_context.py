@@ -1,7 +1,8 @@
 """Compares what `slipstream machine` measured on this computer with what a check observed.
 
-Each function named `about_` returns a sentence that distinguishes a limit of the machine from a limit of the script. It
-returns "" if there is no speed test of this machine, or if the two measurements cannot be compared.
+Each function whose name starts with `about_` returns a sentence about the machine's speed. Most of these sentences
+compare the speed with a time of the script. The functions return "" if there is no usable speed test of this machine,
+or if the comparison shows nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ FILE_BYTES = 110_000  # Size of the speed test's small files
 def reading_of(session: Session, name: str, device: str = "cpu") -> float | None:
     """The speed test's reading; None if it cannot be used.
 
-    It cannot be used if it was not measured, if it comes from another machine, or if the speed test or the check began
-    while the machine was busy.
+    A reading cannot be used if it was not measured, if it comes from another machine, or if the speed test or the check
+    began while the machine was busy.
     """
     test, here = session.speedtest, session.environment
     if test is None:
@@ -57,7 +58,7 @@ def about_decoding(session: Session, image_ms: float | None) -> str:
 
 
 def about_reading(session: Session, read_ms: float | None) -> str:
-    """Compares the time to read one sample with the time to read a small file that is not in memory."""
+    """Compares the time to read one sample with the time to read a small file from the disk."""
     rate, test = reading_of(session, "disk_files"), session.speedtest
     if rate is None or test is None or not read_ms:
         return ""
@@ -72,7 +73,7 @@ def about_reading(session: Session, read_ms: float | None) -> str:
 
 
 def about_handing_over(session: Session, batch_bytes: int, spent_ms: float) -> str:
-    """Compares the time that a worker needs to pass on one batch of tensors with that of the speed test."""
+    """Compares the time that a worker needs to pass on one batch of tensors with the speed test's rate."""
     rate = reading_of(session, "hand_over")
     if rate is None or not batch_bytes or spent_ms <= 0:
         return ""

@@ -1,6 +1,6 @@
 """Compares the readings of a speed test with the usual ranges for the hardware, and explains slow readings.
 
-The ranges are wide on purpose. A reading on the slow side of its range has a cause that is worth looking for. A reading
+The ranges are wide on purpose. A reading that is slower than its range has a cause that is worth looking for. A reading
 inside its range does not show that the machine is fast.
 """
 
@@ -32,7 +32,7 @@ class UsualRange(msgspec.Struct, frozen=True):
     low: float | None
     high: float | None
     because: str
-    remark: str  # The text for a reading on the slow side of the range
+    remark: str  # The text for a reading that is slower than the range
 
 
 def judge_machine(test: SpeedTest) -> list[Judgement]:
@@ -146,7 +146,7 @@ def _of_device(reading: Reading) -> UsualRange | None:
 
 
 def _judge_precision(reading: Reading, test: SpeedTest) -> Judgement:
-    """Compares a reading with fp32 on the same device. Mixed precision cannot gain more than their ratio."""
+    """Compares a reading with fp32 on the same device. Mixed precision cannot gain more than the ratio."""
     name = reading.name.removeprefix("multiply_")
     full = test.reading("multiply_fp32", reading.device)
     if full is None or full.value <= 0 or reading.value <= 0:

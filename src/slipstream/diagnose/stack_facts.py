@@ -9,7 +9,7 @@ from slipstream.diagnose.hotspots import Hotspot, hottest_line
 from slipstream.diagnose.input_path import InputPath
 from slipstream.records import Session, StackCount
 
-LOOP = 0.15  # Share of the samples in bytecode from which on a function loops over values
+LOOP = 0.15  # A function loops over values if at least this share of its samples is in bytecode.
 TORCH_PICKS = ("data/dataset.py:", "data/dataloader.py:", "data/sampler.py:", "_utils/fetch.py:", "_utils/worker.py:")
 
 

@@ -22,7 +22,7 @@ __all__ = [
 def group_means(values: Sequence[float], size: int) -> list[float]:
     """Means of consecutive groups of `size` values.
 
-    An incomplete last group is left out unless it is the only one, because it contains only a part of a burst.
+    An incomplete last group may contain only a part of a burst, so it is left out unless it is the only group.
     """
     full = len(values) // size * size
     if full == 0:
@@ -36,7 +36,10 @@ def hodges_lehmann(values: Sequence[float]) -> float:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval of the median, from order statistics. It assumes nothing about the distribution."""
+    """The 95% interval of the median, from order statistics. It assumes nothing about the distribution.
+
+    With fewer than six values it is the range of the values, which contains the median less often.
+    """
     if not values:
         return 0.0, 0.0
     ordered = sorted(values)
@@ -79,7 +82,7 @@ def robust_slope(points: Sequence[tuple[float, float]], max_points: int = 120) -
 
 
 def rising_share(values: Sequence[float], num_bins: int = 10) -> float:
-    """The share of changes from one bin's mean to the next that go up; 1.0 for values that always grow."""
+    """The share of bins whose mean is larger than the previous bin's mean; 1.0 for values that always grow."""
     size = max(1, len(values) // num_bins)
     means = group_means(values, size)
     if len(means) < 2:

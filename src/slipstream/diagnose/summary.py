@@ -58,7 +58,7 @@ def find_bound(
         return "cores"
     if wait_ms > max(busy_ms, other_ms):
         return "input"
-    # With workers, input is the slower side even if the wait is shorter than the computation.
+    # With workers, input may be the slower side although the wait is shorter than the computation.
     slower = (
         ceilings.input_ms is not None
         and ceilings.compute_ms is not None
@@ -77,7 +77,7 @@ def _cores_bind(step_ms: float, ceilings: Ceilings) -> bool:
     return ceilings.shared_ms > 1.05 * alone_ms and step_ms > 1.08 * alone_ms and step_ms > 0.75 * ceilings.shared_ms
 
 
-NOISY = 1.3
+NOISY = 1.3  # A compute ceiling that is beyond its limit by this factor is reported as noise.
 
 
 def summarise(session: Session) -> tuple[Summary | None, list[str]]:
@@ -122,8 +122,9 @@ def _believable(session: Session, ceilings: Ceilings, typical: TypicalStep) -> C
 
     Free data cannot make a step longer. Without workers, free data cannot remove more than the wait for data. With
     workers, free data also frees the cores of the workers. On the CPU, free data removes at least the wait. A device
-    may compute during the wait, so free data may remove less. A compute ceiling outside these limits is noise, and the
-    nearest limit replaces it. Its CPU time is scaled by the same factor, because the same noise affected both.
+    may compute during the wait, so free data may remove less. A compute ceiling that is longer than these limits allow,
+    or far shorter, is noise. The nearest limit replaces it. The CPU time of the step with free data is scaled by the
+    same factor, because the same noise affected this CPU time.
     """
     compute_ms, step_ms = ceilings.compute_ms, typical.step_ms
     rest_ms = step_ms - typical.phases.get("input", 0.0)

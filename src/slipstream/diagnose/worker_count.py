@@ -1,4 +1,4 @@
-"""Recommends a number of workers for a loader on this machine, and names what a user must consider first."""
+"""Recommends a number of workers for a loader on this machine, and says what a user must consider first."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def best_num_workers(session: Session, summary: Summary, path: InputPath) -> int
 def _most(session: Session, path: InputPath) -> int:
     """The largest useful number of workers.
 
-    A worker that mostly waits needs no core of its own. Workers that compute gain nothing from more processes than
-    cores.
+    If workers mostly wait, twice as many workers as cores are useful. If they compute, more workers than cores gain
+    nothing.
     """
     cores = max(1, math.floor(session.environment.num_usable + 0.25))
     most = 2 * cores if path.waits > 0.5 else cores

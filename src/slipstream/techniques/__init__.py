@@ -1,1 +1,1 @@
-"""Ways to go faster or use less memory, one file each. Only the catalogue knows which techniques exist."""
+"""Ways to go faster or use less memory, one file each. The catalogue (`_core/catalogue.py`) lists them."""

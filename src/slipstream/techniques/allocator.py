@@ -39,7 +39,7 @@ _KEEP = {
     "MALLOC_TRIM_THRESHOLD_": str(2**33),
     "MALLOC_TOP_PAD_": str(2**26),
 }
-_HUGE = "glibc.malloc.hugetlb=1"  # glibc 2.35 and newer then requests pages of 2 MiB
+_HUGE = "glibc.malloc.hugetlb=1"  # With this setting glibc 2.35 and newer requests pages of 2 MiB.
 _LIBRARIES = {"jemalloc": "jemalloc", "tcmalloc": "tcmalloc_minimal"}
 
 

@@ -31,10 +31,10 @@ CARD = Card(
     numerics="identical",
     memory="more",
     claims=("loader.handover",),
-    nesting=1,  # runs after the techniques that add workers
+    nesting=1,  # Runs after the techniques that add workers.
 )
 VALUES = (True,)
-HELD = 2  # batches that a worker prefetches unless the script sets prefetch_factor
+HELD = 2  # Batches that a worker prefetches unless the script sets prefetch_factor
 
 
 def applies(observation: Observation) -> Answer:

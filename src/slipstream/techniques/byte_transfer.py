@@ -30,7 +30,7 @@ CARD = Card(
     memory="more",
     needs=("accelerator",),
     claims=("batch.bytes",),
-    nesting=-1,  # prefetching and non-blocking copies wrap this technique
+    nesting=-1,  # Prefetching and non-blocking copies wrap this technique.
 )
 
 

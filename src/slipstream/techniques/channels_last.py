@@ -25,7 +25,7 @@ CARD = Card(
     seam="module",
     causes=("slow_layout",),
     numerics="reordered",
-    needs_proof=True,  # dropout draws its mask in the order of memory
+    needs_proof=True,  # Dropout draws its mask in the order of memory.
     claims=("layout of images",),
     nesting=20,
 )

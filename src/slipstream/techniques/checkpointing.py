@@ -28,10 +28,10 @@ CARD = Card(
     memory="less",
     claims=("recomputation",),
     purpose="memory",
-    nesting=5,  # wraps blocks, inside the techniques that wrap the whole model
+    nesting=5,  # Wraps blocks, inside the techniques that wrap the whole model.
 )
 VALUES = ("all", "half", "quarter", "most")
-LADDER = ("quarter", "half", "most", "all")  # from the least to the most recomputation
+LADDER = ("quarter", "half", "most", "all")  # From the least to the most recomputation
 # The positions of the checkpointed blocks in each group of four.
 _OF_FOUR = {"quarter": (0,), "half": (0, 2), "most": (0, 1, 2), "all": (0, 1, 2, 3)}
 

@@ -34,7 +34,7 @@ CARD = Card(
     needs=("a C++ compiler",),
     # The compiler fuses attention in its own way and cannot trace the code that other techniques add to the model.
     claims=("attention kernels", "the model's graph", "recomputation"),
-    needs_proof=True,  # compiled dropout draws other random numbers
+    needs_proof=True,  # Compiled dropout draws other random numbers.
     is_slow_to_start=True,
     nesting=0,
 )

@@ -23,7 +23,7 @@ CARD = Card(
     title="Number of CPU threads",
     seam="process",
     causes=("cpu_threads",),
-    numerics="reordered",  # a sum is split among the threads
+    numerics="reordered",  # A sum is split among the threads.
     work="spread",
 )
 VALUES = range(1, 257)
@@ -72,7 +72,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     count, before, process = int(setting), torch.get_num_threads(), os.getpid()
 
     def rewrite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if os.getpid() != process or _is_loader_worker():  # torch itself sets one thread in a worker
+        if os.getpid() != process or _is_loader_worker():  # Torch itself sets one thread in a worker.
             return args, kwargs
         context.changed(f"the script's own set_num_threads{args} -> {count}")
         return (count,), {}

@@ -22,7 +22,7 @@ CARD = Card(
     seam="process",
     causes=("no_autotune",),
     numerics="reordered",
-    memory="more",  # faster algorithms may need more workspace
+    memory="more",  # Faster algorithms may need more workspace.
     needs=("cuda",),
 )
 

@@ -38,11 +38,11 @@ CARD = Card(
     memory="more",
     is_later=True,
     claims=("image.cache",),
-    nesting=1,  # outermost: an image found in the cache does not go through the other decoders
+    nesting=1,  # Outermost, so the other decoders do not see an image that the cache holds.
 )
 VALUES = (True,)
-LEAST_SHARE = 0.1  # minimum share of decoding in the work on a batch
-_NUM_TRIED = 16  # samples; if none of them contains an image, the dataset counts as one without images
+LEAST_SHARE = 0.1  # Minimum share of decoding in the work on a batch
+_NUM_TRIED = 16  # If none of this many samples contains an image, the dataset counts as one without images.
 _OPENS = re.compile(r"\bImage\.open\(|\b(imread|imdecode|read_image|decode_image|decode_jpeg|decode_png)\(")
 
 
@@ -141,7 +141,7 @@ def _expect(cache: DecodeCache, arguments: LoaderArguments) -> None:
     try:
         if budget.expect(id(dataset), len(dataset), id(source), len(source)):
             weakref.finalize(dataset, budget.forget, id(dataset)).atexit = False
-    except Exception:  # the dataset is iterable, has a wrong length, or is a list, which supports no finalizer
+    except Exception:  # The dataset is iterable, has a wrong length, or is a list without finalizers.
         return
 
 

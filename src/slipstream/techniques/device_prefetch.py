@@ -31,7 +31,7 @@ CARD = Card(
     needs=("accelerator",),
     claims=("loader.next",),
 )
-LEAST_SHARE = 0.01  # minimum share of the step that copies must take for hiding them to gain anything
+LEAST_SHARE = 0.01  # Minimum share of copies in the step. With a smaller share, overlapping them gains nothing.
 
 
 def applies(observation: Observation) -> Answer:
@@ -59,7 +59,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         context.changed("batches are copied to the device ahead of their step")
 
     DevicePrefetch(Accelerator(), context.decline, on_change).install(context.patches)
-    context.on_loader(lambda arguments: pin(context, arguments))  # a copy from pageable memory overlaps with nothing
+    context.on_loader(lambda arguments: pin(context, arguments))  # Copies from pageable memory do not overlap.
 
 
 def edit(observation: Observation, setting: Setting) -> list[Edit]:

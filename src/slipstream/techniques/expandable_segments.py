@@ -26,7 +26,7 @@ CARD = Card(
     needs=("cuda",),
 )
 _OPTION = "expandable_segments"
-_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the older and the newer name of torch's variable
+_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # The older and the newer name of torch's variable
 
 
 def applies(observation: Observation) -> Answer:

@@ -34,7 +34,7 @@ CARD = Card(
     numerics="identical",
     needs=("pillow",),
     claims=("pictures.postponed",),
-    nesting=-1,  # a cache of decoded pixels wraps this technique
+    nesting=-1,  # A cache of decoded pixels wraps this technique.
 )
 WHAT = "JPEGs are decoded as far as they are used"
 

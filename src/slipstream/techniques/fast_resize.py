@@ -28,7 +28,7 @@ CARD = Card(
     causes=("slow_transform", "slow_decode"),
     numerics="identical",
     needs=("pillow", "a C compiler"),
-    nesting=-2,  # techniques that postpone decoding until the target size is known wrap this one
+    nesting=-2,  # Techniques that postpone decoding until the target size is known wrap this one.
 )
 WHAT = "Image.resize is done by slipstream's C code, with Pillow's pixels"
 

@@ -37,7 +37,7 @@ def applies(observation: Observation) -> Answer:
         return no("no optimizer was seen")
     if optimizer.fused:
         return already("the script's optimizer is fused already")
-    # foreach=False excludes the foreach implementation, but not the fused one
+    # With foreach=False the script excludes the foreach implementation, but not the fused one.
     if optimizer.fused is False or optimizer.foreach:
         return no("the script selects another implementation")
     if not optimizer.can_fuse:
@@ -65,7 +65,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         try:
             reason = _why_not(optimizer)
             context.decline(reason) if reason else fuse(optimizer)
-        except Exception as fault:  # this runs inside the script's own step, which must not fail
+        except Exception as fault:  # This code runs inside the script's own step, which must not fail.
             context.decline(f"{type(fault).__name__}: {fault}")
 
     def fuse(optimizer: torch.optim.Optimizer) -> None:
@@ -104,7 +104,7 @@ class Fusion:
     def install(self, context: ApplyContext) -> None:
         optimizer = self._optimizer
         self._switch_on()
-        optimizer.defaults["fused"] = True  # for groups that are added later
+        optimizer.defaults["fused"] = True  # Used for groups that are added later
         context.patches.on_close(self._put_back)
         context.patches.on_close(optimizer.register_state_dict_post_hook(self._after_state_dict).remove)
         context.patches.on_close(optimizer.register_load_state_dict_post_hook(self._after_load).remove)
@@ -128,7 +128,7 @@ class Fusion:
     def _after_state_dict(self, optimizer: Any, state_dict: dict[str, Any]) -> None:
         for index, group in enumerate(state_dict["param_groups"]):
             group["fused"] = self._flag(index)
-        for key, state in state_dict["state"].items():  # an unfused optimizer keeps the step count on the host
+        for key, state in state_dict["state"].items():  # An unfused optimizer keeps the step count on the host.
             step = state.get("step") if isinstance(state, dict) else None
             if step is not None and hasattr(step, "device") and step.device.type != "cpu":
                 state_dict["state"][key] = {**state, "step": step.cpu()}

@@ -32,7 +32,7 @@ CARD = Card(
     claims=("loader.order",),
 )
 VALUES = (True,)
-LEAST_SHARE = 0.05  # minimum share of padding in the tokens; with less, the gain does not justify another order
+LEAST_SHARE = 0.05  # Minimum share of padding in the tokens. With less, the gain does not justify another order.
 
 
 def applies(observation: Observation) -> Answer:
@@ -71,7 +71,7 @@ def _regroup(context: ApplyContext, known: KnownLengths, arguments: LoaderArgume
 
     batches = arguments["batch_sampler"]
     if isinstance(getattr(batches, "sampler", None), LengthBuckets):
-        return  # a framework builds the same loader a second time
+        return  # A framework builds the same loader a second time.
     place = where(current_site())
     reason = obstacle(arguments)
     if reason:

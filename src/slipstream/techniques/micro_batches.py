@@ -33,7 +33,7 @@ CARD = Card(
     memory="less",
     claims=("the model's graph", "recomputation"),
     purpose="memory",
-    nesting=25,  # inside autocast, which checks whether gradients are enabled
+    nesting=25,  # Inside autocast, which checks whether gradients are enabled.
 )
 VALUES = (2, 4, 8, 16, 32)
 

@@ -32,7 +32,7 @@ CARD = Card(
     seam="module",
     causes=("full_precision",),
     numerics="approximate",
-    memory="less",  # activations take half the memory
+    memory="less",  # Activations take half the memory.
     claims=("precision",),
     nesting=30,
 )

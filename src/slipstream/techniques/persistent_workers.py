@@ -29,12 +29,12 @@ CARD = Card(
     work="same",
     memory="more",
     claims=("loader.persistent_workers",),
-    nesting=1,  # runs after the techniques that add workers
+    nesting=1,  # Runs after the techniques that add workers.
 )
 
 
 def applies(observation: Observation) -> Answer:
-    from slipstream.diagnose.steps.selection import is_several_epochs  # imported here because `run` does not need it
+    from slipstream.diagnose.steps.selection import is_several_epochs  # Imported here because `run` does not need it.
 
     loader, length = observation.loader, observation.session.length
     if loader is None:

@@ -34,7 +34,7 @@ CARD = Card(
 
 
 def applies(observation: Observation) -> Answer:
-    from slipstream.diagnose.steps.selection import transfers  # imported here because `run` does not need it
+    from slipstream.diagnose.steps.selection import transfers  # Imported here because `run` does not need it.
 
     loader, copied = observation.loader, has_copies(observation)
     if not copied.is_yes or loader is None:

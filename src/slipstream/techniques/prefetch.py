@@ -26,11 +26,11 @@ CARD = Card(
     work="same",
     memory="more",
     claims=("loader.prefetch_factor",),
-    nesting=1,  # runs after the techniques that add workers
+    nesting=1,  # Runs after the techniques that add workers.
 )
 VALUES = range(1, 65)
 DEPTHS = (4, 8)
-DEFAULT = 2  # torch's default
+DEFAULT = 2  # Torch's default
 
 
 def applies(observation: Observation) -> Answer:

@@ -32,8 +32,8 @@ CARD = Card(
     claims=("loader.files",),
 )
 VALUES = range(1, 257)
-DEPTHS = (8, 32)  # batches
-LEAST_SHARE = 0.1  # minimum share of reading in the work on a batch
+DEPTHS = (8, 32)  # Numbers of batches
+LEAST_SHARE = 0.1  # Minimum share of reading in the work on a batch
 # The minimum share for slow disks. It is lower, because the check may have found the files in memory.
 SLOW_DISKS = {"hdd": 0.03, "network": 0.03}
 
@@ -57,7 +57,7 @@ def applies(observation: Observation) -> Answer:
 
 
 def _share_of_reading(observation: Observation) -> float | None:
-    from slipstream.diagnose.causes.slow_read import reads  # imported here because `run` does not need it
+    from slipstream.diagnose.causes.slow_read import reads  # Imported here because `run` does not need it.
     from slipstream.diagnose.input_path import input_path
 
     summary = observation.summary

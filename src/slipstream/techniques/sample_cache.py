@@ -75,7 +75,7 @@ def apply(context: ApplyContext, setting: Setting) -> None:
         lambda place: context.changed(f"samples are cached in the loader built {place}"),
         lambda why: context.decline(f"samples are not cached: {why}"),
     )
-    # installed first, so that it runs inside the patches that follow
+    # This patch is installed first, so it runs inside the patches that follow.
     fill_before_races(context, lambda loader, limit_s: _fill(context, kept, loader, limit_s))
     kept.install(context.patches)
     context.on_loader(lambda arguments: _admit(kept, arguments))

@@ -28,7 +28,7 @@ CARD = Card(
     causes=("slow_decode",),
     numerics="different",
     needs=("pillow",),
-    claims=("pictures.postponed", "image.cache"),  # a cache must not store images of reduced size
+    claims=("pictures.postponed", "image.cache"),  # A cache must not store images of reduced size.
     nesting=-1,
 )
 VALUES = (1, 2)

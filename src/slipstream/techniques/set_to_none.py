@@ -31,7 +31,7 @@ CARD = Card(
 def applies(observation: Observation) -> Answer:
     if observation.optimizer is None:
         return no("no optimizer was seen")
-    return YES  # how the script calls zero_grad is known only when it does
+    return YES  # How the script calls zero_grad is known only at the call.
 
 
 def settings(observation: Observation) -> list[Setting]:

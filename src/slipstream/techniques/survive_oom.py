@@ -31,9 +31,9 @@ CARD = Card(
     numerics="reordered",
     memory="less",
     claims=("the model's graph",),
-    is_opt_in=True,  # if the host's memory runs out, the system kills the process without an exception
+    is_opt_in=True,  # If the host's memory runs out, the system kills the process without an exception.
     purpose="memory",
-    nesting=25,  # inside autocast, which checks whether gradients are enabled
+    nesting=25,  # Inside autocast, which checks whether gradients are enabled.
 )
 
 

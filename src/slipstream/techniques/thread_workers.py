@@ -39,13 +39,13 @@ CARD = Card(
     numerics="redrawn",
     work="spread",
     memory="more",
-    # sample_cache and byte_transfer work in worker processes only, and threads replace the workers
+    # Threads replace worker processes, and sample_cache and byte_transfer work in worker processes only.
     claims=("loader.num_workers", "loader.persistent_workers", "samples.kept", "batch.bytes"),
 )
 VALUES = range(1, 257)
-HELD = 2  # batches that are held for each thread
-LEAST_SHARE = 0.02  # minimum share of input in the step for threads to gain anything
-MOST_PYTHON = 0.5  # maximum share of Python code in the work on a batch, because threads cannot run it in parallel
+HELD = 2  # Batches that are held for each thread
+LEAST_SHARE = 0.02  # Minimum share of input in the step. With a smaller share, threads gain nothing.
+MOST_PYTHON = 0.5  # Maximum share of Python code in the work on a batch. Threads cannot run it in parallel.
 
 
 def applies(observation: Observation) -> Answer:
@@ -79,7 +79,7 @@ def _why_none(loader: Loader) -> str:
 
 def _python_share(observation: Observation) -> float:
     """Returns the share of Python code in the work on a batch, or 0.0 if too few stacks were sampled."""
-    from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total  # imported here because `run` does not need it
+    from slipstream.diagnose.hotspots import FEWEST_SAMPLES, total  # Imported here because `run` does not need it.
     from slipstream.diagnose.input_path import input_path
     from slipstream.diagnose.stack_facts import mistaken_share, python_share
 
@@ -91,8 +91,8 @@ def _python_share(observation: Observation) -> float:
 
 
 def settings(observation: Observation) -> list[Setting]:
-    """Returns the number of workers that the diagnosis predicts, the powers of two and the maximum. The numbers that
-    are nearest to the prediction come first."""
+    """Returns numbers of threads: the number of workers that the diagnosis predicts, the powers of two and the maximum.
+    The numbers that are nearest to the prediction come first."""
     loader = observation.loader
     if loader is None:
         return []
@@ -111,7 +111,7 @@ def _most(observation: Observation, loader: Loader) -> int:
 
 
 def _guess(observation: Observation) -> int:
-    from slipstream.diagnose.input_path import input_path  # imported here because `run` does not need it
+    from slipstream.diagnose.input_path import input_path  # Imported here because `run` does not need it.
     from slipstream.diagnose.worker_count import best_num_workers
 
     summary = observation.summary

@@ -42,8 +42,8 @@ CARD = Card(
     claims=("loader.num_workers",),
 )
 VALUES = range(257)
-HELD = 2  # batches that a worker prefetches unless the script sets prefetch_factor
-LEAST_SHARE = 0.02  # minimum share of input in the step for workers to gain anything
+HELD = 2  # Batches that a worker prefetches unless the script sets prefetch_factor
+LEAST_SHARE = 0.02  # Minimum share of input in the step. With a smaller share, workers gain nothing.
 
 
 def applies(observation: Observation) -> Answer:
@@ -86,8 +86,9 @@ def _why_none(observation: Observation, loader: Loader) -> str:
 
 
 def settings(observation: Observation) -> list[Setting]:
-    """Returns the number that the diagnosis predicts, the powers of two and the maximum. The numbers that are nearest
-    to the prediction come first. For an iterable dataset the number is one or none."""
+    """Returns the number that the diagnosis predicts, the powers of two and the maximum, without the present number.
+    The numbers that are nearest to the prediction come first. 0 comes last if the loader has workers. For an iterable
+    dataset, returns 1 if the loader has no workers, and 0 if it has one worker."""
     loader = observation.loader
     if loader is None:
         return []
@@ -109,7 +110,7 @@ def _most(observation: Observation, loader: Loader) -> int:
 
 
 def _guess(observation: Observation) -> int:
-    from slipstream.diagnose.input_path import input_path  # imported here because `run` does not need it
+    from slipstream.diagnose.input_path import input_path  # Imported here because `run` does not need it.
     from slipstream.diagnose.worker_count import best_num_workers
 
     summary = observation.summary
@@ -173,7 +174,7 @@ def _is_tiny(arguments: LoaderArguments, count: int) -> bool:
         else:
             num_samples = len(arguments["sampler"] if arguments["sampler"] is not None else arguments["dataset"])
             num_batches = math.ceil(num_samples / (arguments["batch_size"] or 1))
-    except Exception:  # no length, or any exception of the user's code
+    except Exception:  # The loader has no length, or the user's code raised an exception.
         return False
     return bool(num_batches < HELD * count)
 
@@ -184,7 +185,7 @@ def edit(observation: Observation, setting: Setting) -> list[Edit]:
     if loader is not None and loader.num_workers == 0 and setting:
         arguments["persistent_workers"] = "True"
     if_given: tuple[str, ...] = ()
-    if setting == 0:  # torch rejects options for workers on a loader without workers
+    if setting == 0:  # Torch rejects options for workers on a loader without workers.
         arguments |= {"persistent_workers": "False", "prefetch_factor": "None", "timeout": "0"}
         if_given = ("persistent_workers", "prefetch_factor", "timeout")
     edits = argument_edits(observation, "workers", arguments, if_given)

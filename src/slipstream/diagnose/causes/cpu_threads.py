@@ -93,7 +93,7 @@ def _too_few(session: Session, summary: Summary, threads: int, cores: int) -> li
 
 
 def _cores_used(session: Session, summary: Summary) -> float | None:
-    """The number of cores that the process kept busy, with free data or, if not measured, in the watched blocks."""
+    """The number of cores that the process kept busy with free data; if not measured, in the watched blocks."""
     ceilings = summary.ceilings
     if ceilings.compute_cpu_ms and ceilings.compute_ms:
         return ceilings.compute_cpu_ms / ceilings.compute_ms

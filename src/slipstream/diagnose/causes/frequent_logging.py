@@ -56,8 +56,8 @@ def _title(work: str, is_rare: bool) -> str:
 def _lines(stacks: list[StackCount]) -> set[tuple[str, int]]:
     """The lines that log, including the conversion of values into text.
 
-    A line counts if its own expression logs, or if most of its samples do. A line that starts a whole training
-    therefore does not count, although the trainer logs sometimes.
+    A line counts if its own expression logs, or if most of its samples are in code that logs. A line that starts a
+    whole training therefore does not count, although the trainer logs sometimes.
     """
     every, logging = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for stack in stacks:

@@ -53,7 +53,7 @@ def _savings(session: Session) -> list[Event]:
 def _per_step(session: Session, events: list[Event], num_steps: int) -> float:
     """Saves per step.
 
-    If only one save was observed, it counts as one per epoch. It counts as none if less than an epoch was observed,
+    If only one save was observed, the result is one save per epoch. The result is 0 if less than an epoch was observed,
     because the next save cannot be predicted then.
     """
     if not events or num_steps == 0:
@@ -65,7 +65,7 @@ def _per_step(session: Session, events: list[Event], num_steps: int) -> float:
 
 
 def _interval(one_ms: float, plain_ms: float, rate: float) -> int:
-    """A round number of steps at which saving costs about one per cent."""
+    """A round number of steps between two saves, at most 10,000. If possible, saving costs at most one per cent."""
     wanted = max(one_ms / max(plain_ms, 1e-6) * 100, 10 / rate)
     return next((number for number in (10, 50, 100, 500, 1000, 5000) if number >= wanted), 10_000)
 

@@ -82,7 +82,7 @@ def _find_waits(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _idle_ms(summary: Summary, device: dict[str, float]) -> float:
-    """The longest time that the device may wait for the host in a step, without its wait for data."""
+    """The longest time that the device may wait for the host in a step, not counting the wait for data."""
     if summary.device_idle is not None:
         return sum(ms for phase, ms in summary.device_idle.items() if phase != "input")
     return summary.step_ms - sum(ms for phase, ms in device.items() if phase not in ("input", "other"))

@@ -26,7 +26,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if cost is None or not cost.is_measured or not steps or summary.is_inference:
         return []
     if any(evaluation.grad for evaluation in session.evaluations if evaluation.after_step >= 0):
-        return []  # Evaluation with gradients takes longer than it must. The finding grad_in_evaluation comes first.
+        return []  # Evaluation with gradients takes too long. The finding grad_in_evaluation reports this.
     step_ms = max(summary.step_ms, fmean([step.step_ms for step in steps]))
     share = cost.share(step_ms)
     if share < LEAST_SHARE:

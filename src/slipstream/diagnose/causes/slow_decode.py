@@ -20,7 +20,7 @@ NS_PER_PIXEL = 20.0
 # Least ratio of decoded pixels to kept pixels. libjpeg can decode at half the width and height, or less.
 SHRUNK = 4.0
 SHRINKS = re.compile(r"\b(resize|thumbnail|reduce)\b")
-QUICKER = 0.1  # Share of each decode that a faster decode saves. It is used if there is no second epoch to cache for.
+QUICKER = 0.1  # Share of each decode that a faster decode saves. Used if there is no second epoch to cache for.
 
 
 def find(session: Session, summary: Summary) -> list[Finding]:
@@ -32,7 +32,8 @@ def find(session: Session, summary: Summary) -> list[Finding]:
     if share < LEAST_SHARE:
         return []
     # The finding no_workers may be reported too, and the larger prediction comes first. On few cores the cache has the
-    # larger prediction, because workers use cores that the step also needs. On many cores workers have the larger one.
+    # larger prediction, because workers use cores that the step also needs. On many cores the workers have the larger
+    # prediction.
     is_single = is_single_epoch(session)
     removed = share * (QUICKER if is_single else CACHED)
     then_ms = step_after(session, summary, path, work_ms=path.work_ms * (1 - removed))

@@ -45,7 +45,7 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 def reads(stack: StackCount) -> bool:
     """Whether the stack sample is in code that reads.
 
-    A wait counts only if the line itself uses a file or a socket, because other waits have unknown causes.
+    A wait, or code of unknown kind, counts only if the line itself uses a file or a socket.
     """
     return stack.stage == "read" or (stack.stage in ("wait", "other") and bool(READS.search(stack.expression)))
 

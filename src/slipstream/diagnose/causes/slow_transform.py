@@ -104,7 +104,7 @@ class _Fix(NamedTuple):
 def _fix_of(session: Session, path: InputPath, inside: list[StackCount], loops: bool) -> _Fix:
     """The change. Work that gives the same result in every epoch is best done once.
 
-    The prediction assumes only for texts and parsed files that doing it once saves nearly all of this work. For other
+    The prediction assumes only for texts and parsed files that doing the work once saves nearly all of it. For other
     samples it is unknown whether the results fit in memory or on disk.
     """
     saved = VECTORISED if loops else CLEVERER

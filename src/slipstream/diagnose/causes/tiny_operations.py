@@ -15,9 +15,9 @@ from slipstream.records import Anatomy, Finding, Session, Site, StackCount, Summ
 FEWEST = 300  # Operators in a step. Small models have fewer.
 TINY_MS = 0.020  # Mean time of an operator under the profiler
 LAUNCH_MS = 0.008  # Time that Python, dispatcher and autograd need for one operator before it computes anything
-LEAST_LAUNCH_MS = 0.002  # This time on the fastest CPUs
-# Ratio of the least launch time of all profiled operators to the usual step. Above this ratio, the profiled step is not
-# a usual one.
+LEAST_LAUNCH_MS = 0.002  # The same time on the fastest CPUs
+# If even the fastest CPUs need more than this many usual steps to launch all operators of the profiled step, then the
+# profiled step is not a usual one.
 OTHER_KIND = 3.0
 LEAST_SHARE = 0.4
 SAVED = 0.6

@@ -16,8 +16,8 @@ from slipstream.records import Finding, Optimizer, Session, Summary
 
 LEAST_SHARE = 0.08  # Share of the step
 LEAST_GAIN = 1.05  # Nearly every script could fuse an update. A smaller gain is not reported.
-# Largest ratio of the optimizer's time to that of the rehearsed copy, whose data are in the CPU caches. Fusing does not
-# shorten the time beyond this ratio.
+# Largest ratio of the optimizer's time to the time of the rehearsed copy, whose data are in the CPU caches. The time
+# beyond this ratio has another cause, which fusing does not remove.
 COLDER = 3.0
 SMALL = 20_000  # Values per tensor. For smaller tensors, calls cost more than arithmetic.
 # Time per tensor of a slow update in a user's own class. Updates over lists (torch._foreach_*) are faster.

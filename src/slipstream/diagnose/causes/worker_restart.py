@@ -46,9 +46,9 @@ def find(session: Session, summary: Summary) -> list[Finding]:
 
 
 def _where(session: Session) -> str:
-    """A sentence with the line that takes most of a worker's start-up; "" if no line of the user's does.
+    """A sentence with the hottest line of a worker's start-up; "" if most samples are outside the user's code.
 
-    It may be in a worker_init_fn, or in a dataset that is built when it is unpickled.
+    The line may be in a worker_init_fn, or in a dataset that is built when it is unpickled.
     """
     stacks = watched_stacks(session, "worker", ("start",))
     own = [stack for stack in stacks if stack.file]

@@ -25,7 +25,7 @@ SMALLER = 2.0
 # Calls of the model before one backward pass. Other scripts call a model less often, for example once for each of two
 # inputs, or for generator and discriminator.
 FEWEST_WITH_GRADIENTS = 8
-FEWEST_CALLS = 16  # Calls in a single rollout. A summary of the model, or a test of its shapes, makes fewer calls.
+FEWEST_CALLS = 16  # Calls in the only observed rollout. A model summary, or a test of shapes, makes fewer calls.
 BESIDE = ("loss", "update", "saving")  # Stages of stack samples that belong to the updates
 
 

@@ -60,8 +60,8 @@ def usual_batches(session: Session) -> int:
 def alike(session: Session, steps: list[Step]) -> list[Step]:
     """The steps, with times as if each step trained on the usual number of batches.
 
-    The number of batches may grow during a training, so that steps of different blocks do different work. All times are
-    scaled, except that of the update, which happens once a step.
+    A script may increase the number of batches per step during a training. Steps of different blocks then do different
+    work. All times are scaled, except the time of the update, which happens once a step.
     """
     usual = usual_batches(session)
     return [step if (own := trained_batches(step)) == usual else _scaled(step, usual / own) for step in steps]
@@ -90,7 +90,7 @@ def _scaled_phases(phases: dict[str, float], factor: float) -> dict[str, float]:
 
 
 def dissected_share(session: Session) -> float:
-    """The number of batches in a usual step, divided by their number in the profiled step.
+    """The number of batches in a usual step, divided by the number of batches in the profiled step.
 
     Without a loader, calls of the model are counted in place of batches.
     """
@@ -155,7 +155,7 @@ def epoch_steps(session: Session) -> float | None:
 
 
 def has_trained(session: Session) -> bool:
-    """Whether a backward pass or an update was seen. If none was seen, the steps are calls of a model."""
+    """Whether a backward pass or an update was seen. If neither was seen, the steps are calls of a model."""
     return any(step.num_backwards or step.num_updates for step in session.steps)
 
 

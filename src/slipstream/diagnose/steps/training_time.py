@@ -35,14 +35,14 @@ def seconds_of_training(
 ) -> tuple[float | None, float | None]:
     """Return the seconds of the training at this rate, and with free input; None for what is unknown.
 
-    Without workers, free input removes only the wait. A ceiling below the step without its wait was measured while the
-    machine was quieter, so it is not used.
+    Without workers, free input removes only the wait for data. A compute ceiling that is shorter than the step without
+    this wait was measured while the machine was quieter. The step without the wait is used in its place.
     """
     num_steps, num_epochs = training_length(session)
     if num_steps is None:
         return None, None
-    # Rare long steps make the average step longer than the usual one. A shorter average means that the machine became
-    # slower during the check. It is not used, because it would contradict the step and the rate in the report.
+    # Rare long steps make the average step longer than the usual one. If the average is shorter, the machine became
+    # slower during the check. The shorter average is not used, because it would contradict the report's step and rate.
     step_ms = max(typical.mean_ms, typical.step_ms)
     start_ms = epoch_start_ms(session, step_ms)
     validation_ms = 0.0

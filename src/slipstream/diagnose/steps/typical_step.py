@@ -10,7 +10,7 @@ from slipstream.diagnose.statistics import fmean, median, median_interval, middl
 from slipstream.diagnose.steps.undisturbed import FEWEST_STEPS, consecutive_groups, counted_steps
 from slipstream.records import PHASES, Session, Step
 
-UNEVEN = 1.5  # Ratio of the average step to the usual one, from which on steps are called uneven
+UNEVEN = 1.5  # Steps are uneven if the average step is longer than this many usual steps.
 
 
 class TypicalStep(msgspec.Struct, frozen=True):
@@ -18,7 +18,7 @@ class TypicalStep(msgspec.Struct, frozen=True):
     step_ms: float
     low_ms: float
     high_ms: float
-    mean_ms: float  # Mean over all steps, which contains rare long waits
+    mean_ms: float  # Mean length of the steps. Unlike the median, it contains rare long waits.
     phases: dict[str, float]  # Phases that add up to step_ms
     device_phases: dict[str, float] | None
     host_phases: dict[str, float] | None  # Known if `phases` are those of the device. They add up to step_ms too.
@@ -30,8 +30,9 @@ class TypicalStep(msgspec.Struct, frozen=True):
 def typical_step(steps: Sequence[Step], group_size: int = 1) -> TypicalStep | None:
     """Return the typical step, or None if there are no steps.
 
-    With k workers every k-th step waits for all workers, so the median is taken over groups of k consecutive steps
-    (`group_size`). The first steps of epochs wait for workers to start, so they are left out if other steps remain.
+    With k workers every k-th step waits for all workers, so the median is taken over the means of groups of k
+    consecutive steps (`group_size`). The first steps of epochs wait for workers to start, so they are left out if other
+    steps remain.
     """
     chosen = [step for step in steps if not step.is_first_of_epoch] or list(steps)
     groups = consecutive_groups(chosen, max(1, group_size))
@@ -72,7 +73,7 @@ def sampled_step(session: Session, step_ms: float, phases: Mapping[str, float]) 
     """The step that stack samples describe: the usual step or, if steps are uneven, the average step.
 
     Samples are spread over the whole time. If a few long steps take a large part of the time, samples describe the
-    average step. They also do so if only the phase `other` is uneven. For example, the usual step does not contain a
+    average step. The same holds if only the phase `other` is uneven. For example, the usual step does not contain a
     line that draws a figure in every hundredth step. `step_ms` and `phases` describe the usual step.
     """
     steps = counted_steps(session)

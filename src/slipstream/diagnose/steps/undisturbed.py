@@ -1,4 +1,4 @@
-"""Selects the steps from which all figures of a check are computed: watched steps that were not disturbed.
+"""Selects the steps from which the typical step of a check is computed: watched steps that were not disturbed.
 
 A step is disturbed if other programs used too many cores during the step.
 """
@@ -19,9 +19,10 @@ FEWEST_STEPS: Final = 8
 
 
 def undisturbed(session: Session) -> list[Step]:
-    """The settled steps that were not disturbed. All settled steps if the load of other programs was not measured.
+    """The settled steps that were not disturbed. All settled steps if none was disturbed, or if this was not measured.
 
-    With k workers every k-th step waits for all workers, so the whole group of k steps is left out.
+    With k workers every k-th step waits for all workers. If one step of a group of k consecutive steps was disturbed,
+    the whole group is left out.
     """
     settled = settled_steps(session)
     disturbed = {step.index for step in settled if is_disturbed(session, step)}
@@ -41,7 +42,10 @@ def counted_steps(session: Session) -> list[Step]:
 
 
 def consecutive_groups(steps: Sequence[Step], size: int) -> list[list[Step]]:
-    """Groups of `size` consecutive steps. A group does not span two blocks. One shorter group if none is complete."""
+    """Groups of `size` consecutive steps. A group does not span two blocks.
+
+    If no group is complete, returns all steps as one group.
+    """
     whole: list[list[Step]] = []
     for _, members in groupby(steps, key=lambda step: step.block):
         block = list(members)
@@ -59,7 +63,7 @@ def foreign_cores_during(session: Session, steps: Sequence[Step]) -> float:
 def settled_steps(session: Session) -> list[Step]:
     """The watched steps, without the first steps of a block that follows a block with free data or a profiled step.
 
-    Such steps use batches that the workers have finished in advance.
+    These first steps use batches that the workers have finished in advance.
     """
     kept = {block.index for block in blocks_of(session, ("kept", "drain", "dissect"))}
     loader = training_loader(session)

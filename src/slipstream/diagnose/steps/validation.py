@@ -1,7 +1,7 @@
 """Computes how long an evaluation takes and how many training steps pass between two evaluations.
 
-Both numbers are measured if an evaluation was observed. Otherwise they are estimated from the loader that is not the
-training loader, if the script has exactly one such loader.
+The numbers come from the observed evaluations. If no evaluation was observed, the numbers are estimated from the loader
+of known length that is not the training loader, if there is exactly one such loader.
 """
 
 from __future__ import annotations

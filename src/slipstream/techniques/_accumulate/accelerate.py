@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 
 def loop_of(frame: FrameType | None) -> FrameType | None:
-    """Returns the user's frame that requests batches. Returns None if a framework requests them, because a framework
-    accumulates in its own way."""
+    """Returns the user's frame that requests batches. Returns None if a framework requests the batches, because a
+    framework accumulates in its own way."""
     while frame is not None and not is_user_code(frame.f_code.co_filename):
         if str(frame.f_globals.get("__name__", "")).startswith(("transformers.", "lightning.", "pytorch_lightning.")):
             return None
@@ -73,7 +73,7 @@ def refuse_loop(accelerator: Any, loop: FrameType) -> None:
 
 
 def refuse_loss(loss: Any, num_samples: int) -> None:
-    """Checks the loss of one piece. The loss of the whole batch is never computed."""
+    """Raises RefusedError unless the losses of pieces can be averaged. The graph of one piece's loss decides this."""
     if not isinstance(loss, torch.Tensor) or loss.dim() or loss.grad_fn is None:
         raise RefusedError("the loss is not one number")
     refuse_uneven(loss, num_samples)
@@ -104,7 +104,7 @@ class _Piece(msgspec.Struct):
     """The piece that the script is working on."""
 
     num_samples: int
-    share: float  # share of its batch's samples
+    share: float  # Share of the batch's samples that the piece holds
     is_first: bool
     is_last: bool
     num_backward: int = 0
@@ -116,7 +116,7 @@ class InAccelerate:
         self._num_pieces = num_pieces
         self._accelerators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._piece: _Piece | None = None
-        self._is_proved = False  # whether the loss was found to be a mean
+        self._is_proved = False  # Whether the loss was found to be a mean
         self._is_off = False
         self.is_used = False
 
@@ -185,7 +185,7 @@ class InAccelerate:
                     if self._is_off:
                         break
                 self._piece = None
-                if self._is_off:  # continue with the whole batch
+                if self._is_off:  # Continue with the whole batch.
                     state.plugin_kwargs.update(previous)
                     shard.end_of_dataloader = is_end
                     yield whole
@@ -253,7 +253,7 @@ class InAccelerate:
                 except RefusedError as refusal:
                     self._refuse(str(refusal))
             if self._is_off:
-                return None  # this piece is discarded, and the whole batch comes next
+                return None  # This piece is discarded, and the whole batch comes next.
             piece.num_backward += 1
             factor = self._num_pieces * piece.share
             return original(accelerator, loss if factor == 1.0 else loss * factor, **kwargs)

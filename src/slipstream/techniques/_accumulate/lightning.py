@@ -26,13 +26,13 @@ class InLightning:
         self._trainer: Any = None
         self._loader: Any = None
         self._divided: Divided | None = None
-        self._before = 1  # the script's own accumulate_grad_batches
+        self._before = 1  # The script's own accumulate_grad_batches
         self.is_used = False
 
     def install(self, fit_loop: ModuleType) -> None:
         patches = self._context.patches
         automatic: Any = sys.modules[fit_loop.__name__.replace("fit_loop", "optimization.automatic")]
-        # Loaders pass here after the strategy has processed them and before their batches are counted.
+        # Lightning calls this function after the strategy has processed a loader, and then counts the batches.
         patches.around(fit_loop, "_process_dataloader", "accumulation.loader", None, self._after_loader)
         patches.around(vars(fit_loop)["_FitLoop"], "teardown", "accumulation.end", None, self._after_fit)
         rewrite_arguments(
@@ -43,7 +43,7 @@ class InLightning:
     def _after_loader(self, token: Any, args: tuple[Any, ...], kwargs: dict[str, Any], loader: Any) -> None:
         trainer = args[0]
         if self._trainer is trainer and self._loader is loader:
-            return  # a later epoch of the same fit
+            return  # This is a later epoch of the same fit.
         self.is_used = True
         try:
             if self._trainer is trainer:
@@ -51,7 +51,7 @@ class InLightning:
             self._begin(trainer, loader)
         except RefusedError as refusal:
             self._put_back()
-            self._trainer = trainer  # do not change any other loader of this fit
+            self._trainer = trainer  # Do not change any other loader of this fit.
             self._context.decline(str(refusal))
 
     def _begin(self, trainer: Any, loader: Any) -> None:

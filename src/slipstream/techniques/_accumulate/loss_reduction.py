@@ -21,12 +21,12 @@ from slipstream.techniques._recompute.record_random import RefusedError
 from slipstream.techniques._recompute.split_batch import Cut, filled, frame_of
 
 _NUM_SAMPLES = 4
-_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # relative to the loss; in lower precision it is 3e-2
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # Relative to the loss. In lower precision it is 3e-2.
 _MAX_NODES = 5000
-_MEAN = 1  # torch's number for the reduction "mean"
+_MEAN = 1  # Torch's number for the reduction "mean"
 TOKENS = "the loss averages over tokens, and pieces of a batch hold different numbers of them; micro_batches is exact"
 
-Loss = Callable[[Any, Any], Any]  # takes a copy of the model and a batch
+Loss = Callable[[Any, Any], Any]  # Takes a copy of the model and a batch.
 
 
 def refuse_mixing(model: torch.nn.Module, always: bool = False) -> None:
@@ -45,11 +45,11 @@ def try_losses(model: torch.nn.Module, loader: Any, loss: Loss, *, is_sum: bool 
     try:
         with _quiet():
             batch = fetch_few(loader)
-            control = copy_module(model).eval()  # in training mode the dropout mask would depend on the shape
+            control = copy_module(model).eval()  # In training mode dropout depends on the shape.
             _compare(batch, lambda part: loss(control, part), is_sum)
     except RefusedError:
         raise
-    except Exception as fault:  # our error or the script's own, which the training raises again
+    except Exception as fault:  # Our error, or the script's, which the training raises again.
         raise RefusedError(f"the loss of some samples could not be computed: {type(fault).__name__}: {fault}") from None
     finally:
         rng_state.restore()
@@ -120,7 +120,7 @@ def compares_samples(loss: torch.Tensor, num_samples: int) -> bool:
 
 
 def is_known_mean(loss: torch.Tensor) -> bool:
-    """Whether the loss is a mean known to torch, apart from factors and sums of several such means."""
+    """Whether the loss is computed from means of torch by adding and scaling."""
     ends: list[Any] = []
     todo: list[Any] = [loss.grad_fn]
     while todo and len(ends) < 32:
@@ -155,8 +155,8 @@ def _nodes(loss: torch.Tensor) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppresses warnings and output. A module that logs outside of a training warns, and the plain script would not
-    print this."""
+    """Suppresses warnings and output. A module that logs outside of a training prints a warning, which the plain
+    script would not print."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield

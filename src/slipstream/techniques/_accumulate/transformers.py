@@ -1,7 +1,6 @@
 """Gradient accumulation in the Hugging Face Trainer. During one train() the loader's batches are divided and
-gradient_accumulation_steps is multiplied. If the model supports that, the Trainer divides the loss by the number of
-labels in an update. Otherwise pieces are weighted by their number of samples. The changes are undone when train()
-ends."""
+gradient_accumulation_steps is multiplied. With some models the Trainer divides the loss by the number of labels in an
+update. With other models, pieces are weighted by their number of samples. The changes are undone when train() ends."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def apply_recipe(
     """Applies all techniques of a recipe. A technique that fails is declined, and the others stay applied. The order of
     the recipe does not matter, because the cards define the nesting of wrappers."""
     from slipstream.techniques._core.context import (
-        ApplyContext,  # imported late because it needs torch, which the script has imported by now
+        ApplyContext,  # Imported late, because it needs torch. The script has imported torch by now.
     )
 
     context = ApplyContext(patches, complain, is_proof)

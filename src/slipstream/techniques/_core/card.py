@@ -19,19 +19,19 @@ Work = Literal["less", "spread", "same"]
 
 
 class Card(msgspec.Struct, frozen=True):
-    title: str  # for example "Worker processes for the loader"
+    title: str  # For example "Worker processes for the loader"
     seam: Seam
-    causes: tuple[str, ...]  # the findings that the technique answers
+    causes: tuple[str, ...]  # The causes whose findings the technique answers
     numerics: NumericsClass
     memory: Memory = "same"
     needs: tuple[str, ...] = ()  # "cuda", "accelerator", a package; shown in the list, checked by applies()
-    claims: tuple[str, ...] = ()  # resources for exclusive use: techniques with a common claim are not combined
-    is_opt_in: bool = False  # raced, but kept only if --only names the technique
+    claims: tuple[str, ...] = ()  # Resources for exclusive use. Techniques with a common claim are not combined.
+    is_opt_in: bool = False  # The technique is raced, but kept only if --only names it.
     # The technique is timed with other random numbers than the base, so a separate trial checks its numerics.
     needs_proof: bool = False
     # The technique reduces the differences between starts of a script. It is raced first, and the others on top of it.
     is_ground: bool = False
-    # The technique gains from the second epoch on, because it stores something in the first. Races time later epochs.
+    # The technique gains from the second epoch on, because it stores data in the first one. Races time later epochs.
     is_later: bool = False
     # The technique compiles at its first start, which takes far longer than the script's start. It is raced when the
     # other techniques are ranked.
@@ -49,7 +49,7 @@ class Card(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True):
     is_yes: bool
     reason: str = ""
-    is_already_so: bool = False  # the answer is no, because the training already has what the technique would bring
+    is_already_so: bool = False  # The answer is no because the training already has what the technique would bring.
 
 
 YES = Answer(True)

@@ -1,6 +1,6 @@
 """The interface through which techniques change a running script. A technique can change arguments of calls, see
-modules and optimizers when they first appear, and wrap calls. A technique that fails is disabled and reported once, and
-the script continues without it."""
+modules and optimizers when they first appear, and wrap calls. If a technique fails to change a loader, module or
+optimizer, the failure is reported and the script continues."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from slipstream.seams.modules.outermost import OutermostFinder, is_being_built
 from slipstream.seams.patching import Patches, rewrite_arguments
 from slipstream.seams.user_code import current_site
 
-LoaderArguments = dict[str, Any]  # every argument of a DataLoader by name, with defaults filled in
-Wrapper = Callable[..., Any]  # wrapper(call, *args, **kwargs): runs around a module's call
+LoaderArguments = dict[str, Any]  # Every argument of a DataLoader by name, with defaults filled in
+Wrapper = Callable[..., Any]  # Called as wrapper(call, *args, **kwargs) in place of a module's call
 _SETTLING_STEPS = 3
-FINGERPRINT = "fingerprint"  # the technique id of the fingerprint, which observes a race and changes nothing
+FINGERPRINT = "fingerprint"  # The technique id of the fingerprint, which observes a race and changes nothing
 
 
 class ApplyContext:
@@ -38,7 +38,7 @@ class ApplyContext:
         self, patches: Patches, complain: Callable[[str, BaseException], None], is_proof: bool = False
     ) -> None:
         self.patches = patches
-        self.is_proof = is_proof  # whether to use the base's random numbers even where that is slower
+        self.is_proof = is_proof  # Whether to use the base's random numbers even where that is slower
         self.technique = ""
         self.change_notes: list[TechniqueNote] = []
         self.decline_notes: list[TechniqueNote] = []
@@ -49,15 +49,15 @@ class ApplyContext:
         self._shared = _Shared()
 
     def named(self, technique: str) -> ApplyContext:
-        """Returns this context under the name of one technique. The technique may report at any time, also from a
-        wrapper many steps later."""
+        """Returns a copy of this context with the name of one technique. The technique may report at any time, also
+        from a wrapper many steps later."""
         view = copy.copy(self)
         view.technique = technique
         return view
 
     @property
     def is_racing(self) -> bool:
-        """Whether blocks of this trial are timed against those of other trials. One-time work may then be done before
+        """Whether blocks of this trial are compared with blocks of other trials. One-time work may then be done before
         the first block."""
         return self._shared.is_racing
 
@@ -155,14 +155,14 @@ class ApplyContext:
         self.patches.on_close(put_back)
 
     def is_compiled(self, module: torch.nn.Module) -> bool:
-        """Whether the script compiles the module. A call that we or a seam put there does not count."""
+        """Whether the script compiles the module. A wrapper that slipstream put around the call does not count."""
         return call_slot.is_compiled(module)
 
     # --- internals --------------------------------------------------------------------------------------------------
 
     def _may_change(self, technique: str) -> bool:
-        """Whether the technique may change this process. In one of several ranks it may not: recipes are measured with
-        one process, and ranks that do different work would wait for each other forever."""
+        """Whether the technique may change this process. Only the fingerprint may do so in one of several ranks.
+        Recipes are measured with one process, and ranks that do different work would wait for each other forever."""
         count = _num_ranks()
         if count > 1 and technique != FINGERPRINT:
             self.named(technique).decline(f"this is one of {count} ranks, and recipes are measured with one process")
@@ -196,9 +196,9 @@ class ApplyContext:
         if module in seen or next(module.parameters(), None) is None:
             return
         if torch.utils.data.get_worker_info() is not None:
-            return  # the module is a transform, not a model
+            return  # The module is a transform, not a model.
         if is_backward() or is_being_built(sys._getframe(1)):
-            return  # the module is part of a model that is being recomputed or tried
+            return  # The module is part of a model that is being recomputed, built or tried.
         seen[module] = None
         for technique, change in self._shared.model_changes:
             if self._may_change(technique):
@@ -212,7 +212,7 @@ class ApplyContext:
                     self._try(technique, change, optimizer)
 
     def _follow_updates(self) -> None:
-        """Ends the search for models a few updates after it began. A new optimizer starts the search again."""
+        """Ends the search for models a few updates after the search began. A new optimizer starts the search again."""
         seen: weakref.WeakSet[Any] = weakref.WeakSet()
         num_updates = 0
 
@@ -237,7 +237,7 @@ class _Shared:
         self.loader_changes: list[tuple[str, Callable[[LoaderArguments], None]]] = []
         self.model_changes: list[tuple[str, Callable[[torch.nn.Module], None]]] = []
         self.optimizer_changes: list[tuple[str, Callable[[torch.optim.Optimizer], None]]] = []
-        # models and optimizers; keyed by identity because a hash may change
+        # Models and optimizers that were found. They are keyed by identity, because a hash may change.
         self.seen: MutableMapping[Any, None] = WeakIdKeyDictionary()
         self.finder: OutermostFinder | None = None
         self.is_racing = False

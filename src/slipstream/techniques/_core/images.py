@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Notice = Callable[[], None]
 _UNSEEN = "Pillow was not seen resizing images"
-_LEAST_RESIZING = 0.05  # minimum share of resizing in the work on a batch
+_LEAST_RESIZING = 0.05  # Minimum share of resizing in the work on a batch
 _RESIZES = re.compile(r"\.resize\(|\.thumbnail\(|\b(Resize|RandomResizedCrop)\(|\bImageOps\.(fit|pad|contain|cover)\(")
 
 
@@ -29,7 +29,7 @@ class Installable(Protocol):
 
 
 def why_no_pictures(observation: Observation) -> str:
-    """Returns why Pillow decodes no images, or ""."""
+    """Returns a reason if the check saw no image that Pillow decodes, or else ""."""
     if observation.loader is None:
         return "the script has no DataLoader"
     if not any(stack.stage == "decode" and "PIL/" in stack.leaf for stack in observation.session.stacks):
@@ -59,8 +59,8 @@ def postpone(context: ApplyContext, what: str, otherwise: str, make: Callable[[N
 
 
 def in_c(context: ApplyContext, what: str, otherwise: str, make: Callable[[Notice, Notice], Installable]) -> None:
-    """Installs the replacement in C that `make` returns. The callbacks are those of `postpone`. `make` may import
-    Pillow and compile."""
+    """Installs the replacement in C that `make` returns. `make` gets the two callbacks that `postpone` describes, and
+    may import Pillow and compile."""
     from slipstream.data.images.c_build import CompileError
     from slipstream.data.workers.worker_flags import WorkerFlags
 
@@ -117,7 +117,7 @@ def say_for_spawned(context: ApplyContext, what: str) -> None:
     but spawned workers cannot report it."""
 
     def look(arguments: LoaderArguments) -> None:
-        from slipstream.data.workers.worker_blockers import start_method  # imported here because it imports torch
+        from slipstream.data.workers.worker_blockers import start_method  # Imported here because it imports torch.
 
         if arguments["num_workers"] and start_method(arguments) != "fork":
             context.changed(what)

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from slipstream.records import Loader, Model, Optimizer, Session, Summary, TorchFacts
 
-# Ranks after those of techniques that a finding names. _UNNAMED: the technique's cause was found. _UNASKED: it was not.
+# Ranks of techniques that no finding names. These ranks are larger than those of named techniques. _UNNAMED: a finding
+# has a cause that the technique answers. _UNASKED: no finding has such a cause.
 _UNNAMED, _UNASKED = 100, 101
 
 

@@ -16,7 +16,7 @@ DEVICES = ("cuda", "xpu")
 
 
 def has_copies(observation: Observation) -> Answer:
-    """Whether the training loader's batches are copied to a device."""
+    """Whether the training loader's batches are copied to a device that can overlap copies with the step."""
     if observation.device not in DEVICES:
         return no(
             f"the model is on {observation.device}: copies overlap with the step on CUDA, ROCm or XPU devices only"

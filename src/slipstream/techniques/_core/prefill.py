@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
-Fill = Callable[[Any, float], None]  # takes a loader and a time limit in seconds
+Fill = Callable[[Any, float], None]  # Takes a loader and a time limit in seconds.
 
 
 def fill_before_races(context: ApplyContext, fill: Fill) -> None:
-    """Calls `fill` once for every dataset, when its first epoch begins."""
+    """Calls `fill` once for every dataset whose first epoch begins before the first update of a racing trial."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.utils.data import DataLoader
 
@@ -24,7 +24,7 @@ def fill_before_races(context: ApplyContext, fill: Fill) -> None:
 
     def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[0]
-        left_s = prefill.DEADLINE_S - context.once_ns / 1e9  # one limit for all techniques together
+        left_s = prefill.DEADLINE_S - context.once_ns / 1e9  # One limit for all techniques together
         if not context.is_racing or is_over or id(loader.dataset) in filled or left_s <= 0:
             return
         filled.add(id(loader.dataset))

@@ -40,7 +40,7 @@ def _argument_edit(loader: Loader | None, technique: str, argument: str, text: s
 
 def _callee(loader: Loader) -> str:
     if loader.framework == "transformers":
-        return "TrainingArguments"  # the Trainer builds the loader from these arguments
+        return "TrainingArguments"  # The Trainer builds the loader from these arguments.
     assert loader.site is not None
     return loader.class_name if loader.class_name in loader.site.text else "DataLoader"
 
@@ -55,7 +55,7 @@ def loader_edits(observation: Observation, technique: str, arguments: dict[str, 
     return [Edit(technique, "loader", loader.site, _callee(loader), text="slipstream.DataLoader"), *edits]
 
 
-_PLACE = re.compile(r"\[0\]\[(\d+)\]|\[1\]\['(\w+)'\]")  # a whole argument, not an element of one
+_PLACE = re.compile(r"\[0\]\[(\d+)\]|\[1\]\['(\w+)'\]")  # A whole argument, not an element of an argument
 
 
 def why_by_hand(observation: Observation) -> str:

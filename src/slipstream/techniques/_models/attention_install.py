@@ -1,5 +1,5 @@
 """Finds modules with hand-written attention and lets them use the fused kernel. Before that, the fused kernel must give
-the same result and gradients on the script's own batch. Attention that cannot be verified stays as it is."""
+the same result and gradients on the script's own batch. A module without verified attention stays as it is."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from slipstream.techniques._recompute.module_snapshot import ModuleSnapshot
 if TYPE_CHECKING:
     from slipstream.techniques._core.context import ApplyContext
 
-_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # relative to the norm; in lower precision it is 2e-2
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # Relative to the norm. In lower precision it is 2e-2.
 
 
 class AttentionSearch:
-    """Wraps an outermost module. Its first call in training is searched for attention. Its other calls are not
-    changed."""
+    """Wraps an outermost module and searches its first training call for attention. `FusedAttention` then wraps the
+    modules in which attention was found and verified."""
 
     def __init__(self, context: ApplyContext, module: torch.nn.Module) -> None:
         self._context = context
@@ -39,7 +39,7 @@ class AttentionSearch:
         with ModuleSnapshot(module) as snapshot:
             try:
                 result = self._look(call, args, kwargs)
-            except Exception as fault:  # our error or the script's own, which the next call raises again
+            except Exception as fault:  # Our error, or the script's, which the call below raises again.
                 snapshot.rewind()
                 self._context.decline(f"the search for attention failed: {type(fault).__name__}: {fault}")
                 return call(*args, **kwargs)
@@ -77,8 +77,8 @@ class AttentionSearch:
 
 
 def _disagreement(weights: Deferred, values: torch.Tensor, result: torch.Tensor) -> float | None:
-    """Returns the largest difference of results and gradients, relative to their norms. Returns None if a difference is
-    not a number."""
+    """Compares the fused kernel with the script's attention. Returns the largest difference of results and gradients,
+    relative to their norms. Returns None if a difference is not a number."""
     plan = weights.plan
     sources = [plan.query, plan.keys, values]
     with torch.enable_grad():
@@ -110,7 +110,7 @@ class FusedAttention:
         try:
             with AttentionCall(self._fuse, self._context.decline):
                 return map_tensors(call(*args, **kwargs), settle)
-        except Exception as fault:  # our error or the script's own, which the next call raises again
+        except Exception as fault:  # Our error, or the script's, which the call below raises again.
             self._is_on = False
             self._context.decline(f"{self._name} uses its own attention again: {type(fault).__name__}: {fault}")
             return call(*args, **kwargs)

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from slipstream.seams.nested import map_tensors
 
-_LOW_ENOUGH = -1e4  # a filled-in value up to this one gets a weight of exactly zero in the softmax
+_LOW_ENOUGH = -1e4  # With a score up to this value, the softmax gives a weight of exactly zero.
 _T: Any = torch.Tensor
 _broadcast: Any = torch.broadcast_shapes
 
@@ -52,13 +52,13 @@ class AttentionPlan:
 
     def __init__(self, query: torch.Tensor, keys: torch.Tensor) -> None:
         self.query = query
-        self.keys = keys  # as in the product: (..., width, positions)
+        self.keys = keys  # In the layout of the product: (..., width, positions)
         self.scale = 1.0
         # Scales that are tensors. Their values are not read, because the host would wait for the device.
         self.factors: tuple[torch.Tensor, ...] = ()
         self.bias: torch.Tensor | None = None
         self.keep: torch.Tensor | None = None  # True where a weight may be nonzero
-        self.is_blank_uniform = False  # whether rows of `keep` without any True have equal weights
+        self.is_blank_uniform = False  # Whether rows of `keep` without any True have equal weights
         self.is_soft = False
         self.versions = (query._version, keys._version)
 
@@ -116,20 +116,20 @@ class Deferred(torch.Tensor):
         return self._value
 
     def part(self) -> None:
-        """Computes the value and copies it before it is changed in place. Tensors that were derived from it keep the
-        old value."""
+        """Gives this tensor its own copy of the value before the script changes it in place. Tensors that were derived
+        from this tensor keep the old value."""
         if self._value is None:
             self._value = self.compute().clone()
 
     @property
     def is_computed(self) -> bool:
-        """Whether the tensor was computed. From then on it may be changed in place, also through a view. The plan then
-        no longer describes it."""
+        """Whether the tensor was computed. A computed tensor may be changed in place, also through a view. The plan
+        then no longer describes the tensor."""
         return self._value is not None
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _FACTS:  # our own code asks outside the mode; the answer is known without computing the tensor
+        if func in _FACTS:  # The answer is known without computing the tensor.
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         return func(*map_tensors(args, settle), **map_tensors(kwargs or {}, settle))
@@ -166,7 +166,7 @@ class AttentionCall(TorchFunctionMode):
         target = args[0] if args else None
         if func in _IN_PLACE and isinstance(target, Deferred):
             outcome = self._follow(_IN_PLACE[func], args, kwargs)
-            if outcome is not None:  # an operation in place returns the same object
+            if outcome is not None:  # An operation in place returns the same object.
                 target._thunk, target._value, target.plan = outcome._thunk, None, outcome.plan
                 return target
         if isinstance(target, Deferred) and _is_in_place(func):

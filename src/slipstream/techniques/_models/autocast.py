@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class _Calls(threading.local):
     """Per-thread state, like autocast's own, because a backward pass recomputes checkpoints in other threads."""
 
-    depth = 0  # number of nested calls under our autocast
+    depth = 0  # Number of nested calls under our autocast
     is_entering = False
 
 
@@ -57,7 +57,7 @@ class Switch:
             return True
         checkpoint = getattr(sys.modules.get("torch.utils.checkpoint"), "__file__", None)
         frame: Any = sys._getframe(1)
-        for _ in range(4):  # the frame that entered autocast is below the frames of the patch
+        for _ in range(4):  # The frame that entered autocast is below the frames of the patch.
             if frame is not None and frame.f_code.co_filename == checkpoint:
                 return True
             frame = frame.f_back if frame is not None else None

@@ -45,7 +45,7 @@ class Compiled:
         return result
 
     def _first_call(self, module: Any, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        from torch._dynamo.exc import TorchDynamoException  # imported here because the import is slow
+        from torch._dynamo.exc import TorchDynamoException  # Imported here because the import is slow.
 
         before = _num_graphs()
         with ModuleSnapshot(module) as snapshot:

@@ -27,8 +27,8 @@ def find_classes() -> dict[str, Any] | None:
 
 
 class EightBit:
-    """Replaces Adam.step, which AdamW inherits. The replacement of an optimizer begins before the optimizer creates its
-    first state."""
+    """Replaces `step` of Adam and AdamW. The first step of an optimizer decides whether torchao computes the updates of
+    this optimizer."""
 
     def __init__(self, context: ApplyContext, classes: dict[str, Any], why_not: Callable[[Any], str]) -> None:
         self._context = context
@@ -40,7 +40,7 @@ class EightBit:
         for owner in (torch.optim.Adam, torch.optim.AdamW):
             if "step" in vars(owner):
                 step: Any = torch.optim.Optimizer.profile_hook_step(self._wrap(_bare(owner.step)))
-                step.hooked = True  # otherwise torch would wrap it a second time
+                step.hooked = True  # Tells torch that the step is wrapped already.
                 self._context.patches.replace(owner, "step", step)
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,7 +55,7 @@ class EightBit:
             if inner is None:
                 return original(optimizer, closure)
             _tell(inner, optimizer)
-            return _bare(type(inner).step)(inner, closure)  # the hooks of the script's optimizer have already run
+            return _bare(type(inner).step)(inner, closure)  # The hooks of the script's optimizer have already run.
 
         return step
 

@@ -49,7 +49,7 @@ class Layout:
                 return tensor
             shapes.append(tensor.shape[1:])
             turned = tensor.contiguous(memory_format=torch.channels_last)
-            if turned is not tensor and turned.requires_grad:  # a gradient penalty views the gradient of its images
+            if turned is not tensor and turned.requires_grad:  # A gradient penalty views the gradient of images.
                 turned.register_hook(torch.Tensor.contiguous)  # type: ignore[no-untyped-call]
             return turned
 
@@ -63,7 +63,7 @@ class Layout:
             except RuntimeError as fault:
                 if "view" not in str(fault):
                     raise
-                if snapshot is not None:  # a later call has no snapshot, so batch norm may count its batch twice
+                if snapshot is not None:  # A later call has no snapshot: batch norm may count its batch twice.
                     snapshot.rewind()
                 self._turn(is_on=False)
                 self._context.decline(f"the model needs contiguous activations: {str(fault).splitlines()[0]}")
@@ -80,7 +80,7 @@ class Layout:
             weight.data = weight.data.contiguous(memory_format=wanted)
             if weight.grad is not None:
                 weight.grad.data = weight.grad.data.contiguous(memory_format=wanted)
-        for optimizer in self._optimizers:  # fused optimizers read weights and moments with one index
+        for optimizer in self._optimizers:  # Fused optimizers read weights and moments with one index.
             for weight in self._weights:
                 _turn_state(optimizer.state.get(weight, {}), weight.shape, wanted)
 

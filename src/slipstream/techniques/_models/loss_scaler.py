@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from slipstream.techniques._models.autocast import Switch
 
 FIRST_SCALE = 2.0**16
-GROWTH_INTERVAL = 2000  # backward passes without an overflow before the scale is doubled
+GROWTH_INTERVAL = 2000  # Backward passes without an overflow before the scale is doubled
 MOST = 2.0**24
-_NUM_TRIALS = 3  # first backward passes, whose graph is kept so that they can be repeated with a smaller scale
+_NUM_TRIALS = 3  # The first backward passes keep their graph, so they can be repeated with a smaller scale.
 
 
 class LossScale:
@@ -33,7 +33,7 @@ class LossScale:
         self._num_good = 0
         self._num_passes = 0
         self._leaves: dict[int, weakref.ref[torch.Tensor]] = {}
-        self._bad: set[int] = set()  # ids of leaves whose gradients overflowed since their last update
+        self._bad: set[int] = set()  # Ids of leaves whose gradients overflowed since their last update
         self._stepping: list[Any] = []
         self._hidden: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
         self._is_active = False
@@ -97,8 +97,8 @@ class LossScale:
             self._pass(given, starts)
 
     def _try(self, given: dict[str, Any], starts: list[torch.Tensor | None]) -> None:
-        """Repeats the pass with smaller scales until nothing overflows. The first passes find a suitable scale in this
-        way."""
+        """Repeats the pass with smaller scales until nothing overflows, or until the scale is 1. The first passes find
+        a suitable scale in this way."""
         kept = {"retain_graph": True, **{name: value for name, value in given.items() if name != "retain_graph"}}
         earlier = [
             (leaf, leaf.grad, leaf.grad.clone() if leaf.grad is not None else None) for leaf in self._live_leaves()
@@ -141,15 +141,15 @@ class LossScale:
                 if grad is not None and not bool(torch.isfinite(_dense(grad)).all()):
                     _dense(grad).zero_()
                     self._bad.add(id(leaf))
-        if self._stepping:  # in a closure, the optimizer reads the gradients when this pass returns
+        if self._stepping:  # In a closure, the optimizer reads the gradients when this pass returns.
             self._hide(self._stepping[-1])
 
     def _run_grad(self, given: dict[str, Any]) -> Any:
-        """Runs torch.autograd.grad with smaller scales until nothing overflows, because the script gets its result."""
+        """Runs torch.autograd.grad with smaller scales until nothing overflows. The script gets the result."""
         starts = _starts(_listed(given["outputs"]), given.get("grad_outputs"))
         while True:
-            # Activations that retain their gradient would add it up at every attempt, so nothing is scaled if there are
-            # any.
+            # Every attempt would add to the retained gradients of activations. Nothing is scaled if an activation
+            # retains its gradient.
             scale = 1.0 if any(not leaf.is_leaf for leaf in self._live_leaves()) else self._grad_scale
             scaled = [start * scale if start is not None else None for start in starts]
             kept = {"retain_graph": True} if scale > 1.0 else {}
@@ -206,8 +206,8 @@ class LossScale:
         self._register(args[:1])
 
     def _knows_all(self, roots: list[torch.Tensor]) -> bool:
-        """Whether all leaves of the graph are registered. New parameters are registered here. Any other unknown leaf
-        might be a new one at every step."""
+        """Whether all leaves of the graph are registered and have no hooks. New parameters are registered here. Any
+        other unknown leaf might be a new tensor at every step, so it is not registered."""
         for leaf in _leaves_below(roots):
             if _has_hooks(leaf):
                 return False

@@ -25,14 +25,14 @@ def to_host(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 class Offloaded:
-    """Offloads the state of one optimizer. Only `bring` and `take` touch the device."""
+    """Offloads the state of one optimizer. Only `bring` and `take` copy tensors."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, bring: Move = to_device, take: Move = to_host) -> None:
         self._optimizer = optimizer
         self._bring, self._take = bring, take
         # The devices of offloaded tensors, by the parameter's id and the tensor's name.
         self._devices: dict[tuple[int, str], torch.device] = {}
-        self.num_bytes = 0  # in host memory
+        self.num_bytes = 0  # Bytes of state in host memory
         self._undo: list[Any] = []
 
     def install(self) -> None:
@@ -80,8 +80,8 @@ class Offloaded:
             return None
 
         def closed(*inner: Any, **named: Any) -> Any:
-            """Runs the script's closure (forward and backward). The state is brought to the device after the
-            closure."""
+            """Runs the script's closure (forward and backward) while the state is in host memory. Copies the state to
+            the device afterwards."""
             self.send_out()
             result = closure(*inner, **named)
             self.bring_in()

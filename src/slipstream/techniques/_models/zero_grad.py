@@ -1,5 +1,5 @@
-"""Makes zero_grad free gradients where the script asks for zeros. After the next backward pass, gradients that are
-still missing become zeros, because an optimizer treats a missing gradient differently from a zero gradient."""
+"""Makes zero_grad free gradients where the script asks for zeros. After the next backward pass, or before the next
+update, gradients that are still missing become zeros. An optimizer would treat a missing gradient differently."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DroppedGradients:
                 return original(owner, set_to_none)
             for parameter in given:
                 self._drop(parameter)
-            return original(owner, set_to_none)  # zeroes the gradients that were not freed, such as views
+            return original(owner, set_to_none)  # This zeroes gradients that were not freed, such as views.
 
         return zero_grad
 
@@ -58,7 +58,7 @@ class DroppedGradients:
         self._owed[id(parameter)] = weakref.ref(parameter)
 
     def _after(self, *_: Any) -> None:
-        if not self._owed or is_backward():  # in a nested backward pass, the outer one is still running
+        if not self._owed or is_backward():  # Inside a nested backward pass, the outer pass is still running.
             return
         for reference in self._owed.values():
             parameter = reference()

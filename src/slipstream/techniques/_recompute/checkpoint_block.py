@@ -1,6 +1,6 @@
 """Finds the repeated blocks of a model, and runs one block without storing its activations. The backward pass
-recomputes the block from its inputs, with the random numbers and buffers of the first time. Afterwards the buffers are
-restored, because batch norm would otherwise count a batch twice."""
+recomputes the block from its inputs, with the random numbers and buffers of the forward pass. The recomputation leaves
+buffers and generators unchanged. If buffers changed again, batch norm would count a batch twice."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 Values = list[tuple[torch.Tensor, torch.Tensor]]
 
-_FEWEST = 3  # number of equal blocks that count as repeated
-_MOST_OF_IT = 0.5  # minimum share of the blocks in the model's weights
+_FEWEST = 3  # Least number of equal blocks that count as repeated
+_MOST_OF_IT = 0.5  # Least share of the model's weights that the blocks must hold
 
 
 def find_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
@@ -43,7 +43,7 @@ def find_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
             found += group
             inside |= {part for block in group for part in block.modules()}
     if any(map(torch.nn.parameter.is_lazy, module.parameters())):
-        return []  # the size of lazy weights is not known yet
+        return []  # The size of lazy weights is not known yet.
     weight = sum(parameter.numel() for parameter in module.parameters())
     held = {parameter for block in found for parameter in block.parameters()}
     return found if sum(parameter.numel() for parameter in held) > _MOST_OF_IT * weight else []
@@ -53,7 +53,7 @@ def _alike(container: torch.nn.Module) -> list[list[torch.nn.Module]]:
     groups: dict[Any, list[torch.nn.Module]] = defaultdict(list)
     for child in dict.fromkeys(container.children()):
         shapes = tuple(tuple(parameter.shape) for parameter in child.parameters())
-        is_block = shapes and sum(1 for _ in child.modules()) >= 3  # a single layer stores only its input anyway
+        is_block = shapes and sum(1 for _ in child.modules()) >= 3  # A single layer stores only its input anyway.
         if is_block:
             groups[type(child), shapes].append(child)
     return [group for group in groups.values() if len(group) >= _FEWEST]
@@ -66,7 +66,7 @@ class Checkpointed:
         self._description = description
         self._name = type(block).__name__
         self._device = next(block.parameters()).device.type
-        self._changing: list[torch.Tensor] | None = None  # buffers that a call changes; None: not called yet
+        self._changing: list[torch.Tensor] | None = None  # Buffers that a call changes. None before the first call.
         self._is_on = True
 
     def call(self, call: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,8 +78,8 @@ class Checkpointed:
         return self._first(block, call, args, kwargs) if self._changing is None else self._keep(call, args, kwargs)
 
     def _may_repeat(self, block: torch.nn.Module, args: Any, kwargs: Any) -> bool:
-        """Whether inputs and buffers will be unchanged when the block is recomputed. A cache of keys and values would
-        be changed by then. Sparse and nested tensors can be neither checked nor restored."""
+        """Whether the block can be recomputed from these inputs. An object such as a cache of keys and values may have
+        changed by then. Sparse and nested tensors can be neither checked nor restored."""
         strange = next((other for other in others_in((args, kwargs)) if not isinstance(other, PLAIN)), None)
         if strange is not None:
             self._step_aside(f"{self._name} receives a {type(strange).__name__}, which it may change")
@@ -92,8 +92,8 @@ class Checkpointed:
         return self._is_on
 
     def _first(self, block: torch.nn.Module, call: Any, args: Any, kwargs: Any) -> Any:
-        """Runs the first call. It detects writes into inputs before they happen, and finds the buffers that the block
-        changes."""
+        """Runs the first call of the block. Detects writes into inputs before they happen, and finds the buffers that
+        the block changes."""
         before = [(buffer, buffer.detach().clone()) for buffer in block.buffers()]
         self._changing = [buffer for buffer, _ in before]
         with ModuleSnapshot(block) as snapshot:
@@ -156,4 +156,4 @@ def _values(buffers: list[torch.Tensor]) -> Values:
 
 def _put(values: Values) -> None:
     for buffer, value in values:
-        buffer.data.copy_(value)  # invisible to autograd, as batch norm's own update is
+        buffer.data.copy_(value)  # Autograd does not see this, and does not see batch norm's own update.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch.autograd import backward, grad  # torch's own: patches of these names see only the script's passes
+from torch.autograd import backward, grad  # Torch's own functions. Patches see only the script's passes.
 
 from slipstream.data.transport.malloc import return_freed
 from slipstream.sandbox.oom_messages import hints_at_shortage
@@ -25,8 +25,8 @@ Gradients = list[torch.Tensor | None]
 
 
 class _Depth(threading.local):
-    num = 0  # our calls that are running in this thread
-    num_pieces = 0  # our calls in this thread that compute a piece
+    num = 0  # Number of our calls that are running in this thread
+    num_pieces = 0  # Number of our calls in this thread that compute a piece
 
 
 _depth = _Depth()
@@ -43,15 +43,15 @@ def is_in_pieces() -> bool:
 
 
 class PassListener(Protocol):
-    """Receives how the passes of a call went."""
+    """Is told how the passes of a call ended."""
 
-    retries: bool  # whether a pass that ran out of memory is repeated in more pieces
+    retries: bool  # Whether a pass that ran out of memory is repeated in more pieces
 
     def on_shortage(self, num_pieces: int) -> None:
         """Is called before a pass that ran out of memory is repeated in this number of pieces."""
 
     def on_end(self, is_survived: bool) -> None:
-        """Is called after a backward pass."""
+        """Is called when a pass has ended. `is_survived`: the pass gave a result."""
 
     def on_second_order(self) -> None:
         """Is called if gradients of gradients are requested."""
@@ -72,14 +72,14 @@ class PiecewiseCall:
         self._rng_state = RngState(default_generators(device))
         self._climate = [(kind, torch.get_autocast_dtype(kind)) for kind in {"cpu", device} if _is_cast(kind)]
         self._draws: list[torch.Tensor] | None = None
-        self._kept: tuple[Tensors, list[torch.Tensor]] | None = None  # leaves and results of a stored graph
+        self._kept: tuple[Tensors, list[torch.Tensor]] | None = None  # Leaves and results of a stored graph
         self.is_random = is_random
         self.num_pieces = 1
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
     def keep(self, tensors: Tensors) -> Any:
-        """Calls the module as the script would, keeps the graph and returns the results without it."""
+        """Calls the module as the script would, keeps the graph, and returns the results without the graph."""
         leaves = _leaves(tensors)
         with torch.enable_grad():
             result = self._run(leaves)
@@ -98,7 +98,7 @@ class PiecewiseCall:
         self._forget_casts()
         if not self._rng_state.has_moved():
             return result
-        self.rewind()  # this time random numbers were drawn, because dropout was switched on later
+        self.rewind()  # Random numbers were drawn, because dropout was switched on after the first call.
         self.is_random = True
         return self._record(tensors)
 
@@ -110,7 +110,7 @@ class PiecewiseCall:
             result = self._run(tensors)
         self._draws = recording.draws
         self._forget_casts()
-        # The script could not change a view in place that was created here.
+        # The script cannot change views in place if they were created here, so views are copied.
         return filled(result, [one.clone() if one._is_view() else one for one in tensors_of(result)])
 
     def _forget_casts(self) -> None:
@@ -122,7 +122,7 @@ class PiecewiseCall:
 
     def gradients(self, tensors: Tensors, weights: Tensors, arrived: Gradients) -> Gradients:
         """Returns the gradients of tensors and weights for the gradients that arrived at the results."""
-        if torch.is_grad_enabled():  # with create_graph=True the gradients must be differentiable themselves
+        if torch.is_grad_enabled():  # With create_graph=True the gradients must be differentiable.
             self.listener.on_second_order()
             return self._differentiable(tensors, weights, arrived)
         now = RngState(default_generators(self._device))
@@ -136,7 +136,7 @@ class PiecewiseCall:
             self.listener.on_end(found is not None)
 
     def _from_kept(self, weights: Tensors, arrived: Gradients) -> Gradients | None:
-        kept, self._kept = self._kept, None  # a second backward pass recomputes the graph
+        kept, self._kept = self._kept, None  # A second backward pass recomputes the graph.
         if kept is None:
             return None
         try:
@@ -213,7 +213,7 @@ class PiecewiseCall:
     ) -> Gradients:
         start, stop = span
         leaves = _leaves(self._cut.piece(tensors, start, stop), like=tensors)
-        self.rewind()  # the random numbers of Python and NumPy must be those of the first time too
+        self.rewind()  # Python and NumPy must draw the same numbers as in the forward pass.
         replaying = None
         if self.is_random and not is_whole:
             assert self._draws is not None
@@ -285,8 +285,8 @@ class _PiecewiseFunction(torch.autograd.Function):
 
 
 def tied(piecewise: PiecewiseCall, result: Any, learning: Sequence[bool], tensors: Tensors, weights: Tensors) -> Any:
-    """Returns the results for the script. They are connected to our backward pass. `learning`: which of the results
-    have gradients."""
+    """Returns the results for the script. The results are connected to our backward pass. `learning`: whether each
+    result has a gradient."""
     results = tensors_of(result)
     if len(learning) != len(results):
         learning = [one.is_floating_point() for one in results]
@@ -317,7 +317,7 @@ def _leaves(tensors: Tensors, like: Tensors = ()) -> list[torch.Tensor]:
 
 
 def _grad(results: Tensors, arrived: Gradients, wanted: Tensors, is_twice: bool = False) -> Gradients:
-    """Returns gradients, with None for tensors that need or get none."""
+    """Returns the gradients of `wanted`, with None for each tensor that needs no gradient or gets none."""
     pairs = _pairs(results, arrived)
     asked = [index for index, one in enumerate(wanted) if one.requires_grad]
     found: Gradients = [None] * len(wanted)

@@ -1,6 +1,6 @@
 """Wraps an outermost module so that its training calls are computed in pieces. Micro-batches always use a fixed number
-of pieces. `survive_oom` uses pieces only when memory runs out. A module that cannot be split is called as the script
-calls it, and the reason is reported."""
+of pieces. `survive_oom` uses pieces only when memory runs out. If the batch of a module cannot be split, the module
+is called as the script calls it, and the reason is reported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class InPieces:
         self._module = weakref.ref(module)
         self.device = next(module.parameters()).device.type
         self._forms: dict[Any, Form | None] = {}
-        self._norms: list[torch.nn.Module] = []  # layers that mix samples while they train
+        self._norms: list[torch.nn.Module] = []  # Layers that mix samples in training mode
         self._is_on = True
 
     def call(self, call: Any, *args: Any, **kwargs: Any) -> Any:
@@ -87,7 +87,7 @@ class InPieces:
         except RefusedError as refusal:
             self._forms[kind] = None
             self.context.decline(f"{self.name}: {refusal}")
-        except Exception as fault:  # an error of our code; nothing was computed yet
+        except Exception as fault:  # An error of our code. Nothing was computed yet.
             self._forms[kind] = None
             self.context.decline(f"{self.name}: {type(fault).__name__}: {fault}")
         return self._forms[kind]
@@ -137,7 +137,7 @@ class Survivor(InPieces):
         super().__init__(context, module)
         self.num_survived = 0
         self.most_pieces = 1
-        self._fits: dict[int, int] = {}  # number of pieces, by the bytes of the inputs that needed them
+        self._fits: dict[int, int] = {}  # Number of pieces, by the bytes of the inputs that needed them
 
     def listen(self, tensors: list[torch.Tensor]) -> PassListener:
         return Shortage(self, _size(tensors))
@@ -179,7 +179,7 @@ class Shortage(PieceListener):
         super().__init__(survivor)
         self._survivor = survivor
         self._size = size
-        self._num_pieces = 0  # needed pieces; 0: memory did not run out
+        self._num_pieces = 0  # Number of needed pieces; 0 if memory did not run out
         self._is_counted = False
 
     def on_shortage(self, num_pieces: int) -> None:

@@ -1,5 +1,5 @@
-"""Restores what a failed call of the script's module has changed, so that the call can be repeated. `ModuleSnapshot`
-covers the buffers and torch's random state. `ModuleState` covers the plain attributes."""
+"""Restores what a call of the script's module has changed, so that the call can be repeated. `ModuleSnapshot` covers
+the buffers and torch's random state. `ModuleState` covers the attributes that are tensors, numbers or containers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OF_TORCH = ("_parameters", "_buffers", "_modules")
 
 class ModuleState:
     """The attributes of a module and its submodules that are tensors, numbers or containers. Other objects are not
-    examined. A change of a container that keeps its length is not noticed."""
+    examined. A tensor that is changed in place, or a container that is changed and keeps its length, is not noticed."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._layers = [(layer, dict(vars(layer)), _attributes(layer)) for layer in module.modules()]

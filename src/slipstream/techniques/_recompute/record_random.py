@@ -11,8 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _DROPOUT = torch.ops.aten.native_dropout.default
-_BERNOULLI = ("aten::bernoulli", "aten::bernoulli_")  # these draw zeros and ones, for which a byte suffices
-# These operators write into an existing tensor. The others do not.
+_BERNOULLI = ("aten::bernoulli", "aten::bernoulli_")  # These draw zeros and ones, which are stored as bytes.
+# Of the operators that draw zeros and ones, only these write into an existing tensor.
 _BERNOULLI_IN_PLACE = (torch.ops.aten.bernoulli_.float, torch.ops.aten.bernoulli_.Tensor)
 
 
@@ -78,7 +78,7 @@ class RandomReplay(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _DROPOUT:
             mask = self._part(drawn, args[0].shape)
             return args[0] * mask * (1.0 / (1.0 - args[1]) if args[1] < 1.0 else 0.0), mask
-        # This draws nothing, because on a CPU drawing takes longer than most operations of a model.
+        # Nothing is drawn here, because on a CPU drawing takes longer than most operations of a model.
         if func in _BERNOULLI_IN_PLACE:
             return args[0].copy_(self._part(drawn, args[0].shape))
         result = func(*args, **kwargs)
@@ -111,7 +111,7 @@ def _is_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     for index, argument in enumerate(func._schema.arguments):
-        # The dropout of attention and recurrent kernels. They draw nothing if it is zero.
+        # Attention and recurrent kernels draw nothing if their dropout is zero.
         if argument.name in ("dropout_p", "dropout"):
             chance = kwargs.get(argument.name, args[index] if index < len(args) else argument.default_value)
             return bool(chance)

@@ -25,7 +25,7 @@ from slipstream.techniques._recompute.split_batch import (
 )
 
 _NUM_SAMPLES = 4
-_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # relative to the norm; in lower precision it is 2e-2
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # Relative to the norm. In lower precision it is 2e-2.
 _HOOKS = ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -34,20 +34,20 @@ class Form:
 
     def __init__(self, cut: Cut, learning: list[bool], is_random: bool) -> None:
         self.cut = cut
-        self.learning = learning  # which results have gradients
+        self.learning = learning  # Whether each result has a gradient
         self.is_random = is_random
 
 
 def kind_of(tensors: Sequence[torch.Tensor]) -> Any:
-    """Returns a key that is equal for calls that differ only in sizes."""
+    """Returns the kind of a call: a key that does not depend on the sizes of its tensors."""
     return tuple(
         (one.dim(), one.dtype, one.requires_grad, one.layout, one.is_nested, one.is_inference()) for one in tensors
     )
 
 
 def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: str) -> Form:
-    """Returns what is known about such a call. Raises RefusedError with the reason if the call cannot be computed in
-    pieces."""
+    """Tries a call with a few samples, and returns what is known about calls of its kind. Raises RefusedError with the
+    reason if these calls cannot be computed in pieces."""
     why = why_not(module)
     if why:
         raise RefusedError(why)
@@ -70,7 +70,7 @@ def examine(module: torch.nn.Module, call: Any, args: Any, kwargs: Any, device: 
             return form
         except RefusedError:
             raise
-        except Exception as fault:  # our error or the script's own, which the training raises again
+        except Exception as fault:  # Our error, or the script's, which the training raises again.
             raise RefusedError(f"a few samples could not be computed: {type(fault).__name__}: {fault}") from None
         finally:
             snapshot.rewind()
