@@ -112,7 +112,8 @@ def _since(piece: Interval, start_ns: float) -> Interval:
 
 
 def _device(events: Sequence[Event]) -> TimelineRow | None:
-    """Returns the row of the device, on the device's own clock. It begins with its first activity in the step."""
+    """Returns the row of the device, on the device's own clock. The row begins with the device's first activity in the
+    step."""
     timed = [
         Interval(event.device_start_ms, event.device_end_ms, PHASE_OF_KIND[event.kind])
         for event in events

@@ -1,6 +1,6 @@
-"""The steps from the original script to the tuned one, technique by technique, with their intervals.
+"""The step time from the original script to the tuned script, technique by technique, with intervals.
 
-The lengths are those of the table: the base's step divided by a ratio that was measured in a race.
+The table shows the same step times. With techniques, a step time is the base's divided by a ratio from a race.
 """
 
 from __future__ import annotations
