@@ -91,9 +91,9 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def written_of(session: Session, recipe: Recipe, may_import: bool = False) -> Written:
-    """Returns what can be written of the recipe. If a choice cannot be written, this is the best writable recipe that
-    the tuning measured. If the tuning measured none, or if edits import slipstream, it is the choices that can be
-    written."""
+    """Returns what `slipstream patch` writes of the recipe. If a choice cannot be written, it writes the best writable
+    recipe that the tuning measured. If there is no such measurement, or if an edit imports slipstream, the choices that
+    cannot be written are left out."""
     observation, known, tuning = Observation(session), catalogue(), session.tuning
     is_kept = tuning is not None and set(recipe.choices) == set(tuning.recipe.choices)
     total = tuning.total if tuning is not None and is_kept else None

@@ -216,17 +216,17 @@ class Numerics(msgspec.Struct, frozen=True):
     fault: NumericsFault | None = None
 
 
-# The cause of a verdict. report/text/verdicts.py words it.
-# Causes for a single technique. no_gain: it is not faster by more than the margin. outpaced: others gained more in the
-# same pass. gains: it is part of the recipe. conflict: it gained less than a technique that excludes it. not_together:
-# it is faster alone, but not beside `other`. not_again: it was faster, but not in new processes. superfluous: the
-# recipe is as fast without it. unsound: the numerics check failed. unchecked: the numerics check could not decide.
-# never_pays: its one-off cost exceeds its saving. opt_in: it is kept only if it is named. failed: its trial failed.
-# declined: it could not be applied. no_effect: it changed nothing. untimed: no block counted. not_raced: no time was
-# left. not_applicable: it was not tried.
-# Causes for a whole recipe. proved, refuted: the interval lies above or below the margin. not_proved: the interval
-# contains the margin. measured: there are too few pairs for an interval. not_checked: faster, but there was no time for
-# the controls of the numerics check. other_load: other programs disturbed one of the two trials far more often.
+# The cause of a verdict. report/text/verdicts.py words it. Causes for a single technique. no_gain: it is not faster by
+# more than the margin. outpaced: other techniques gained more in the same pass. gains: it is part of the recipe.
+# conflict: it gained less than a technique that excludes it. not_together: it is faster alone, but not beside `other`.
+# not_again: it was faster, but not in new processes. superfluous: the recipe is as fast without it. unsound: the
+# numerics check failed. unchecked: the numerics check could not decide. never_pays: its one-off cost exceeds its
+# saving. opt_in: it is kept only if it is named. failed: its trial failed. declined: it could not be applied.
+# no_effect: it changed nothing. untimed: no block counted. not_raced: no time was left. not_applicable: it was not
+# tried. Causes for a whole recipe. proved, refuted: the interval lies above or below the margin. not_proved: the
+# interval contains the margin. measured: there are too few pairs for an interval. not_checked: faster, but there was no
+# time for the controls of the numerics check. other_load: other programs disturbed one of the two trials far more
+# often.
 VerdictCause = Literal[
     "no_gain",
     "outpaced",

@@ -1,4 +1,4 @@
-"""Small JPEG files of noise, of every kind that the decoders distinguish. Also installs patches inside a `with` block."""
+"""Small JPEG files of noise, of every kind that the decoders distinguish, and a context manager for patches."""
 
 from __future__ import annotations
 

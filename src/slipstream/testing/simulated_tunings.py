@@ -26,7 +26,7 @@ from slipstream.tuning.search import tune
 
 NUM_CANDIDATES = 12
 STEP_S = 0.05
-START_S = 2.0  # Start of a forked trial alone. If two start together, it is 1.2 s for each of them (benchmarks/starts.py).
+START_S = 2.0  # Start of a forked trial alone. If two start together, it is 1.2 s for each (benchmarks/starts.py).
 COLD_START_S = 4.0  # Start of a trial that is not forked
 HALFWAY_S = 180.0  # The middle of these tunings, which take about six minutes
 BESIDE = 0.75  # Share of a start that completes while another trial starts (benchmarks/starts.py, on two cores)

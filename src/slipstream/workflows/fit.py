@@ -56,8 +56,8 @@ def fit_script(
 ) -> Session:
     """Finds out what fits, and returns the session with the result.
 
-    If the limit is 0, `with_limit` chooses one. Raises NothingToTuneError if the script failed before a step was
-    observed, and FitError if there is no solution.
+    If the limit is 0, `with_limit` chooses one. Raises NothingToTuneError if the first trial saw no training and did
+    not run out of memory. Raises FitError if there is no solution.
     """
     from slipstream.fit.search import fit
     from slipstream.sandbox.oom_messages import tells_shortage

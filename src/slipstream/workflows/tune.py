@@ -51,7 +51,7 @@ def tune_script(
     """Checks and tunes a script. Returns the session of the check with the tuning in it.
 
     `on_check` is called with the session between the check and the races. Raises NothingToTuneError if the check failed
-    or saw no steps.
+    or saw no training.
     """
     from slipstream.diagnose import diagnose
     from slipstream.supervise.check import CheckOptions, supervise

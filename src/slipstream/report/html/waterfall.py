@@ -1,6 +1,7 @@
 """The step time from the original script to the tuned script, technique by technique, with intervals.
 
-The table shows the same step times. With techniques, a step time is the base's divided by a ratio from a race.
+The table of the tuning shows the same step times. The step time with techniques is the base's step time divided by a
+ratio that was measured in a race.
 """
 
 from __future__ import annotations

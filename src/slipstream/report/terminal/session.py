@@ -51,7 +51,7 @@ def render_to_text(session: Session) -> str:
 
 def render_brief(session: Session, console: Console) -> None:
     """Prints the report for `--quiet`: the sentences at the top, and one line for each finding. For a tuning or a fit,
-    the table replaces the findings."""
+    the table replaces the findings. For the memory of a step, there is only the sentence."""
     ink = ConsoleStyle(console)
     if session.fitting is not None:
         render_fitting(session, session.fitting, console, is_brief=True)

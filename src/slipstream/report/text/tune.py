@@ -123,7 +123,7 @@ def tried(tuning: Tuning) -> list[Verdict]:
 
 
 def was_raced(verdict: Verdict) -> bool:
-    """Whether the technique was raced. A technique for which no time was left was not."""
+    """Whether the technique was raced. It was not raced if no time was left for it."""
     return verdict.speed is not None or verdict.decision != "unsure"
 
 
