@@ -29,7 +29,7 @@ def made_fingerprint(
 ) -> Fingerprint:
     """Returns a fingerprint whose losses fall from 2.3.
 
-    The same seed stands for the same batches. With `rounding`, losses and gradients differ from those of a fingerprint
+    The same seed stands for the same batches. With `rounding`, losses and gradients are not bit-equal to the ones
     without rounding.
     """
     batches, jitter = random.Random(seed), random.Random(f"{seed} {rounding} {draw}")

@@ -87,7 +87,7 @@ def _titles(slices: Sequence[Slice]) -> Iterator[Slice]:
 
 def _chosen(session: Session, most_events: int) -> tuple[list[Step], int]:
     """Returns all steps or the first steps of every block, and the number of steps that are left out. A step makes
-    about ten events, including those of its workers."""
+    about ten events, including the events of the workers."""
     most = max(1, most_events // 10)
     if len(session.steps) <= most:
         return session.steps, 0

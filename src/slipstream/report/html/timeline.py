@@ -64,7 +64,7 @@ def _is_seen(piece: Interval) -> bool:
 
 
 def typical(session: Session, summary: Summary) -> Step | None:
-    """Returns the counted step whose phases are closest to those of the summary, or None. Steps that contain an
+    """Returns the counted step whose phases are closest to the phases of the summary, or None. Steps that contain an
     evaluation or begin an epoch are left out.
     """
     whole = [step for step in counted_steps(session) if not step.apart_ms and not step.is_first_of_epoch]
