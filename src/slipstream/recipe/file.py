@@ -1,6 +1,6 @@
-"""Reads and writes slipstream.toml: a recipe that users read and edit, and where it was measured.
+"""Reads and writes slipstream.toml: a recipe that users read and edit, and facts about its measurement.
 
-The whole file is checked when it is read. An error names the line and what is allowed there. This module imports
+Settings and types are checked when the file is read. An error names the line, if the line is found. This module imports
 nothing slow, because `slipstream run` reads the recipe before it starts the script.
 """
 
@@ -45,13 +45,13 @@ class RecipeFile(msgspec.Struct, frozen=True):
 
 def write_recipe(path: Path, tuning: Tuning, session: Session) -> None:
     """Writes the recipe of the tuning. The file is replaced as a whole, or not at all."""
-    from slipstream.recipe.text import recipe_text  # reading a recipe does not need it
+    from slipstream.recipe.text import recipe_text  # reading a recipe does not need this function
 
     write_file(path, recipe_text(tuning, session, FORMAT).encode())
 
 
 def read_recipe(path: Path, techniques: Mapping[str, Technique] | None = None) -> RecipeFile:
-    """Reads and checks a recipe. Raises ValueError, which names the file, the line and what is allowed there."""
+    """Reads and checks a recipe. Raises ValueError with the file, and with the line of a wrong entry."""
     try:
         text = read_file(path, _LIMIT_BYTES, may_be_link=True).decode()
     except OSError as error:

@@ -1,7 +1,7 @@
 """A recipe as edits of the source.
 
-The edits come from a trial that ran with the recipe. Without such a trial, each technique derives its edits from the
-session.
+The edits come from a trial that ran with the recipe. If the trial recorded none for a technique, the technique derives
+them from the session.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ def _proposed(observation: Observation, choice: Choice, technique: Technique) ->
 
 
 def _unwritten(ident: str, technique: Technique, observation: Observation) -> list[Edit]:
-    """Returns an edit that tells the user why this technique does not apply to the script.
-
-    Without this edit the technique would be left out without a message.
+    """Returns an edit that tells the user why this technique does not apply to the script. Returns no edit if the
+    technique applies, or if the script already does what the technique does.
     """
     answer = technique.applies(observation)
     if answer.is_yes or answer.is_already_so:
@@ -86,14 +85,15 @@ class Written(msgspec.Struct, frozen=True):
 
     recipe: Recipe
     lost: Recipe  # the choices that cannot be written
-    by_hand: Recipe  # the lost choices that nothing in `recipe` replaces
+    by_hand: Recipe  # the lost choices that conflict with no choice in `recipe`
     total: Speed | None = None  # the speed of the whole recipe in the tuning
     speed: Speed | None = None  # the speed of `recipe` in the tuning
 
 
 def written_of(session: Session, recipe: Recipe, may_import: bool = False) -> Written:
-    """Returns the recipe itself if all of it can be written. Otherwise returns the best writable recipe that the tuning
-    measured, or without one the choices that can be written."""
+    """Returns what `slipstream patch` writes of the recipe. If a choice cannot be written, it writes the best writable
+    recipe that the tuning measured. If there is no such measurement, or if an edit imports slipstream, the choices that
+    cannot be written are left out."""
     observation, known, tuning = Observation(session), catalogue(), session.tuning
     is_kept = tuning is not None and set(recipe.choices) == set(tuning.recipe.choices)
     total = tuning.total if tuning is not None and is_kept else None

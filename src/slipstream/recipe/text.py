@@ -3,7 +3,7 @@
 `recipe_text` writes one line for each technique, with the evidence in a comment.
 
 `TomlLines` finds the line of a key, which TOML parsers do not report. It handles files that slipstream wrote and users
-edited. It does not handle all of TOML, and for a key that it does not find it returns no line.
+edited. It does not handle all of TOML. For a key that it does not find, it returns None.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _recipe(tuning: Tuning) -> str:
 def _proof(tuning: Tuning, choice: Choice) -> str:
     """Returns the evidence for one technique, as in "about 1.62x, identical".
 
-    In older sessions it has an interval. If the technique's own race gave none, it is the technique's share of the
-    recipe's gain.
+    For older sessions the evidence is an interval. If the race of the technique gave no interval, the evidence is the
+    technique's share of the recipe's gain.
     """
     verdict = _evidence_of(tuning, choice)
     if verdict is None or verdict.speed is None:
@@ -94,7 +94,7 @@ def _evidence(tuning: Tuning, session: Session) -> str:
     facts: dict[str, object] = {"date": session.created, "slipstream": VERSION}
     total = tuning.total
     facts |= {"ratio": round(total.ratio, 4)} if total is not None else {}
-    if total is not None and total.is_bounded:  # otherwise low and high are not real bounds
+    if total is not None and total.is_bounded:  # without enough evidence, low and high are placeholders
         facts |= {"low": round(total.low, 4), "high": round(total.high, 4)}
     facts |= {
         "base_step_ms": round(tuning.base_step_ms, 4),
@@ -122,7 +122,7 @@ def _value(value: Setting | object) -> str:
         return str(value).lower()
     if isinstance(value, list):
         return f"[{', '.join(_value(one) for one in value)}]"
-    # Strings in JSON and TOML are alike, but TOML requires DEL to be escaped.
+    # A JSON string is also a TOML string, except that TOML requires DEL to be escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)
 
 

@@ -1,4 +1,5 @@
-"""Frozen structs that every other package reads. They need no torch and contain no logic beyond properties."""
+"""Frozen structs that other packages read. They need no torch and contain no logic beyond properties and short
+methods."""
 
 from slipstream.records.anatomy import Anatomy, Attention, Misalignment, ModuleShare, Operator, TorchProfile
 from slipstream.records.comparison import BusySession, Difference, FewSteps, Outcome, PhaseChange, SessionComparison

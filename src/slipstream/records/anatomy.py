@@ -30,10 +30,10 @@ class Operator(msgspec.Struct, frozen=True):
 class ModuleShare(msgspec.Struct, frozen=True):
     path: str  # "layers.0.attention"
     class_name: str
-    forward_ms: float  # time in the forward pass, without that of the module's children
-    flops: int  # operations of the forward pass; divided by forward_ms they are the module's rate
+    forward_ms: float  # time in the forward pass, without the time of the module's children
+    flops: int  # floating-point operations of the forward pass
     classes_ms: dict[str, float] = {}  # OperatorClass to ms in the forward pass
-    backward_ms: float = 0.0  # time of the autograd nodes of its operators
+    backward_ms: float = 0.0  # time of the autograd nodes of the module's operators
     backward_flops: int = 0
 
 
@@ -78,7 +78,7 @@ class Anatomy(msgspec.Struct, frozen=True):
     padding_share: float | None = (
         None  # share of tokens that are padding, mean of several batches; None: not recognised
     )
-    padding_batches: int = 1  # number of these batches
+    padding_batches: int = 1  # number of batches that padding_share is the mean of
     denormal_share: float | None = None  # share of denormal values in inputs, activations, gradients and parameters
     optimizer_ms: float = 0.0
     optimizer_operators: int = 0

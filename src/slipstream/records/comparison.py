@@ -35,7 +35,7 @@ class BusySession(msgspec.Struct, frozen=True):
     # at_start: the machine was busy when the session began, and nothing later is known. more: other programs used more
     # cores during this session, enough to explain the difference between the sessions.
     when: Literal["during", "at_start", "more"]
-    load: float  # the system's load when the session began; for `more`: by how many cores the other programs used more
+    load: float  # the system's load when the session began; for `more`: the additional cores that other programs used
     num_cores: float
 
 
@@ -44,7 +44,7 @@ class FewSteps(msgspec.Struct, frozen=True):
 
     session: str  # the session's name in the comparison
     num_groups: int
-    group_size: int  # consecutive steps that count as one, because with k workers every k-th step waits for all of them
+    group_size: int  # consecutive steps that count as one; with k workers every k-th step waits for all workers
 
 
 class SessionComparison(msgspec.Struct, frozen=True):

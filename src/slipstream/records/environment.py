@@ -28,7 +28,7 @@ class GpuReading(msgspec.Struct, frozen=True):
 
 
 class LoadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How many of the usable cores other programs used in an interval of time. Times are those of the host clock."""
+    """How many of the usable cores other programs used in an interval of time. Times are read from the host's clock."""
 
     start_ns: int
     end_ns: int
@@ -54,8 +54,8 @@ class TorchFacts(msgspec.Struct, frozen=True):
     flush_denormal: bool | None = None
     autocast_seen: bool = False  # whether the script itself enters autocast
     threads_site: Site | None = None  # the user's line that calls torch.set_num_threads
-    device_name: str = ""  # of the accelerator that the model is on, by torch
-    device_bytes: int = 0  # its memory
+    device_name: str = ""  # torch's name of the accelerator that the model is on
+    device_bytes: int = 0  # memory of this accelerator
 
 
 class IdleGpu(msgspec.Struct, frozen=True):

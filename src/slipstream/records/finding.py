@@ -32,7 +32,7 @@ class Finding(msgspec.Struct, frozen=True):
     title: str  # one short line
     evidence: str  # a sentence with numbers from this session
     predicted_gain: float  # step time now divided by step time with the change; 1.0: no gain
-    change: str  # the line that the user should write
+    change: str  # the code that the user should write, one or more lines; "": none
     site: Site | None = None
     techniques: list[str] = []
     settings: dict[str, str] = {}  # what the change sets: {"num_workers": "2"}

@@ -10,7 +10,7 @@ from slipstream.records.race import Speed, TechniqueNote
 from slipstream.records.recipe import Recipe
 
 # ran: the trial ran several steps, including the first step of the optimizer. ran_out: it ran out of memory. ended: the
-# script ended before these steps.
+# script ended before it ran these steps.
 TrialOutcome = Literal["ran", "ran_out", "ended", "failed"]
 
 
@@ -22,8 +22,8 @@ class FitAttempt(msgspec.Struct, frozen=True):
     is_held: bool = True  # whether the trial ran under the limit
     outcome: TrialOutcome = "ran"
     reason: str = ""  # why the trial did not run, in one line
-    start_bytes: int = 0  # memory in use when the training began, counted as the limit is
-    peak_bytes: int | None = None  # maximum of the memory in use, counted as the limit is; None: not measured
+    start_bytes: int = 0  # memory in use when the training began, counted in the same way as the limit
+    peak_bytes: int | None = None  # maximum of the memory in use, counted like start_bytes; None: not measured
     step_ms: float | None = None
     samples_per_s: float | None = None
     rate: Speed | None = None  # samples per second relative to the unchanged script without a limit

@@ -39,7 +39,7 @@ class LineBytes(msgspec.Struct, frozen=True):
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """Memory that the step before allocated and that is still not freed at the end of this step."""
+    """Memory that the previous step allocated and that is still not freed at the end of this step."""
 
     num_bytes: int
     num_blocks: int
@@ -76,7 +76,7 @@ class Remains(msgspec.Struct, frozen=True):
     lines: list[LineBytes] = []  # lines by live bytes, largest first
     site: Site | None = None  # the user's line whose allocation failed
     module: str = ""  # the module that was running
-    # Memory in use, counted as `--memory-limit` counts: that of the process, or on an accelerator that of the
-    # allocator. 0: not known.
+    # Memory in use, counted in the same way as for `--memory-limit`: the memory of the process, or on an accelerator
+    # the memory of the allocator. 0: not known.
     held_bytes: int = 0
     has_batch_norm: bool = False

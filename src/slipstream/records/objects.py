@@ -36,7 +36,7 @@ class Loader(msgspec.Struct, frozen=True, rename={"container": "hoard"}):
     tensor_facts: list[TensorFacts] = []
     framework: str = ""  # "transformers", "lightning" or "accelerate" if this framework created the loader
     container: LargeContainer | None = None  # searched only for loaders with workers
-    num_threads: int = 0  # threads of a slipstream.DataLoader, which replace its workers
+    num_threads: int = 0  # threads of a slipstream.DataLoader, which it uses in place of workers
     draws: bool | None = None  # whether building a batch without workers draws random numbers; None: not checked
 
 
@@ -58,7 +58,7 @@ class TensorFacts(msgspec.Struct, frozen=True):
     dtype: str
     device: str
     num_bytes: int
-    was_bytes: bool = False  # whether its floats have at most 256 different values per channel, so that bytes suffice
+    was_bytes: bool = False  # whether each channel has at most 256 different values, so that bytes suffice
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class Model(msgspec.Struct, frozen=True):
     num_convolutions: int = 0
     is_channels_last: bool = False
     inputs: list[TensorFacts] = []
-    name: str = ""  # the model's name in this line: "model", "self.net"; "": not known
+    name: str = ""  # the model's name in the line `site`: "model", "self.net"; "": not known
     class_module: str = ""  # the module that defines the model's class
     num_planar: int | None = None  # number of two-dimensional convolutions; None: not counted
     moves_alone: bool = True  # whether model.to() converts only parameters and buffers of at most four dimensions

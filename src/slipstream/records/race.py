@@ -17,8 +17,8 @@ Role = Literal["base", "twin", "candidate", "proof", "rounding", "coarse", "seed
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 # The roundoff of each precision: the relative size of rounding errors, and of the noise that a rounding control adds.
 ROUNDOFF: dict[Precision, float] = {"bf16": 2**-9, "fp16": 2**-12, "tf32": 2**-12, "fp32": 2**-24}
-# Rounding controls that add random noise have the draws 0 to 2. Below fp32 a further control rounds to the format
-# itself, and has this number as its draw.
+# Rounding controls that add random noise have the draws 0 to 2. For precisions below fp32 there is one more control. It
+# rounds to the format itself, and its draw is 3.
 RANDOM_DRAWS = 3
 Decision = Literal["kept", "rejected", "unsure", "failed", "not_applicable"]
 # failed: the trial raised, crashed, hung or could not start. ended: the script ended too early. too_slow: only in older
@@ -36,11 +36,11 @@ class TrialSpec(msgspec.Struct, frozen=True):
     recipe: Recipe = Recipe()
     precision: Precision = "fp32"  # rounding: the precision whose rounding is added
     draw: int = 0  # rounding, seed: controls that differ only in this field draw different random numbers
-    is_cold: bool = False  # whether the trial needs a new process; otherwise it may be forked
+    is_cold: bool = False  # whether the trial needs a new process; if not, it may be forked
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a trial cannot continue."""
+    """The reason why a trial cannot continue."""
 
     detail: str  # the reason, in one line
     kind: FailureKind = "failed"
@@ -84,8 +84,9 @@ class BlockTiming(msgspec.Struct, frozen=True, rename={"trial": "rider"}):
 
 
 class Sketch(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor that a fixed random linear map projects to a few numbers. The difference of two sketches is the sketch
-    of the difference. So the sketches of two processes suffice to estimate the norm of a difference."""
+    """The few numbers to which a fixed random linear map projects a tensor. The difference of two sketches is the
+    sketch of the difference of the tensors. So the norm of this difference can be estimated from the sketches of two
+    processes."""
 
     name: str
     numel: int
@@ -121,8 +122,8 @@ class TrialRecord(msgspec.Struct, frozen=True, rename={"spec": "entrant", "timin
     startup_s: float = 0.0  # time from the launch to the end of the first step
     peak_bytes: int = 0  # maximum host memory of the process and its children
     device_peak_bytes: int = 0
-    start_bytes: int = 0  # fit: memory in use when the training began, counted as a limit is
-    held_bytes: int = 0  # fit: maximum of the memory in use, counted as a limit is; 0: not measured
+    start_bytes: int = 0  # fit: memory in use when the training began, counted in the same way as a limit
+    held_bytes: int = 0  # fit: maximum of the memory in use, counted like start_bytes; 0: not measured
     changes: list[TechniqueNote] = []  # what the techniques of the recipe changed
     declined: list[TechniqueNote] = []  # why techniques of the recipe declined
     complaints: list[str] = []  # faults of slipstream itself; each fault disabled a seam
@@ -148,8 +149,8 @@ class Speed(msgspec.Struct, frozen=True):
 
 # What was compared. bits: losses and digests, which are all equal. tensors: gradients, updates, buffers and losses.
 # curve: only the level of the losses, because other random numbers were drawn. finite: only whether losses are finite.
-# The others say why nothing was decided: no loss, no common step or no gradient was seen in both trials, there was no
-# rounding or seed control, too few gradients are evidence, or the trial of role `proof` reached no step.
+# The other values say why nothing was decided: no loss, no common step or no gradient was seen in both trials, there
+# was no rounding or seed control, too few gradients are evidence, or the trial of role `proof` reached no step.
 NumericsBasis = Literal[
     "bits",
     "tensors",
@@ -194,7 +195,7 @@ class NumericsFault(msgspec.Struct, frozen=True):
     step: int = 0
     last_step: int = 0  # last step of a window
     seen: float = 0.0
-    allowed: float = 0.0  # the largest allowed error; where bits are compared, the base's value
+    allowed: float = 0.0  # the largest allowed error; if bits are compared, the base's value
 
 
 class Numerics(msgspec.Struct, frozen=True):
@@ -209,23 +210,23 @@ class Numerics(msgspec.Struct, frozen=True):
     precision: Precision = "fp32"  # the precision whose rounding is allowed
     num_steps: int = 0  # steps whose losses were seen in both trials
     num_tensors: int = 0  # gradients that were seen in both trials
-    num_evidence: int = 0  # those of these gradients that rounding moves little
+    num_evidence: int = 0  # the part of num_tensors whose gradients rounding changes little
     horizon_steps: int | None = None  # losses can be compared step by step up to here; None: in all steps
     is_repeatable: bool = True  # whether the script repeats itself bit for bit
     fault: NumericsFault | None = None
 
 
-# The cause of a verdict. report/text/verdicts.py words it.
-# Causes for a single technique. no_gain: it is not faster by more than the margin. outpaced: others gained more in the
-# same pass. gains: it is part of the recipe. conflict: it gained less than a technique that excludes it. not_together:
-# it is faster alone, but not beside `other`. not_again: it was faster, but not in new processes. superfluous: the
-# recipe is as fast without it. unsound: the numerics check failed. unchecked: the numerics check could not decide.
-# never_pays: its one-off cost exceeds its saving. opt_in: it is kept only if it is named. failed: its trial failed.
-# declined: it could not be applied. no_effect: it changed nothing. untimed: no block counted. not_raced: no time was
-# left. not_applicable: it was not tried.
-# Causes for a whole recipe. proved, refuted: the interval lies above or below the margin. not_proved: the interval
-# contains the margin. measured: there are too few pairs for an interval. not_checked: faster, but there was no time for
-# the controls of the numerics check. other_load: other programs disturbed one of the two trials far more often.
+# The cause of a verdict. report/text/verdicts.py words it. Causes for a single technique. no_gain: it is not faster by
+# more than the margin. outpaced: other techniques gained more in the same pass. gains: it is part of the recipe.
+# conflict: it gained less than a technique that excludes it. not_together: it is faster alone, but not beside `other`.
+# not_again: it was faster, but not in new processes. superfluous: the recipe is as fast without it. unsound: the
+# numerics check failed. unchecked: the numerics check could not decide. never_pays: its one-off cost exceeds its
+# saving. opt_in: it is kept only if it is named. failed: its trial failed. declined: it could not be applied.
+# no_effect: it changed nothing. untimed: no block counted. not_raced: no time was left. not_applicable: it was not
+# tried. Causes for a whole recipe. proved, refuted: the interval lies above or below the margin. not_proved: the
+# interval contains the margin. measured: there are too few pairs for an interval. not_checked: faster, but there was no
+# time for the controls of the numerics check. other_load: other programs disturbed one of the two trials far more
+# often.
 VerdictCause = Literal[
     "no_gain",
     "outpaced",
@@ -264,7 +265,7 @@ class Verdict(msgspec.Struct, frozen=True):
     samples_per_s: float | None = None
     batch_size: int | None = None
     peak_bytes: int | None = None
-    one_off_s: float = 0.0  # start-up in addition to the base's: compilation, start of workers
+    one_off_s: float = 0.0  # start-up beyond the base's start-up: compilation, start of workers
     payback_steps: int | None = None  # steps until the start-up is paid back; None: no start-up, or never
     recipe: Recipe = Recipe()  # the technique alone, or (cumulative, left_out) with others
     # single: a technique in the selection. left_out: the recipe without the technique. total: the proof of the recipe.
@@ -287,7 +288,7 @@ class Tuning(msgspec.Struct, frozen=True, rename={"trials": "riders"}):
 
     base_step_ms: float
     base_samples_per_s: float
-    verdicts: list[Verdict] = []  # those of kind `single` in the order of the races, then the others
+    verdicts: list[Verdict] = []  # verdicts of kind `single` in the order of the races, then all others
     total: Speed | None = None  # the kept recipe relative to the base
     recipe: Recipe = Recipe()
     noise: Speed | None = None  # the A/A control relative to the base
@@ -305,11 +306,11 @@ class Tuning(msgspec.Struct, frozen=True, rename={"trials": "riders"}):
     candidate: Recipe = Recipe()  # the best recipe that was not proved, if nothing was kept
     candidate_speed: Speed | None = None
     candidate_edits: list[Edit] = []
-    writable: Recipe = Recipe()  # the best recipe that can be written into the source, if the kept one cannot
+    writable: Recipe = Recipe()  # the best recipe that can be written into the source, if the kept recipe cannot
     writable_speed: Speed | None = None
     writable_edits: list[Edit] = []
     num_rounds: int = 0
-    num_discarded: int = 0  # those of these rounds that did not count because other programs used the cores
+    num_discarded: int = 0  # rounds out of num_rounds that did not count because other programs used the cores
     foreign_cores: float = 0.0  # how many cores other programs used in discarded rounds, on average
     waited_s: float = 0.0  # time spent waiting for other programs
     notes: list[str] = []  # sentences about what was not tried, what was resumed, and what is less exact than usual

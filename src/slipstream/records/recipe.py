@@ -8,8 +8,8 @@ import msgspec
 
 from slipstream.records.site import Site
 
-# The strictest first. identical: the same bits. reordered: other rounding. redrawn: other random numbers. approximate:
-# lower precision. different: another training.
+# The strictest class comes first. identical: the same bits. reordered: other rounding. redrawn: other random numbers.
+# approximate: lower precision. different: another training.
 NumericsClass = Literal["identical", "reordered", "redrawn", "approximate", "different"]
 NUMERICS: tuple[NumericsClass, ...] = ("identical", "reordered", "redrawn", "approximate", "different")
 
@@ -56,7 +56,7 @@ EditKind = Literal[
     "input",  # appends a text to an argument of the model's call at the site
     "without_grad",  # disables gradients for the evaluation that contains the site
     "running_sum",  # keeps the running sum at the site on the device
-    "convert_once",  # converts the table from which the site takes its batches once, before the loop
+    "convert_once",  # converts once, before the loop, the table from which the site takes its batches
     "detached",  # detaches the value that the site adds to the variable `call`
     "by_hand",  # leaves the change to the user
 ]
@@ -82,4 +82,4 @@ class Edit(msgspec.Struct, frozen=True):
     reason: str = ""  # by_hand: why the edit cannot be made automatically
     observed: str = ""  # repr of the argument's value in the session; "": not known
     is_if_given: bool = False  # whether the argument is only changed if the call has it, and never added
-    num_calls: int = 1  # how many calls of this name the site makes each time it runs
+    num_calls: int = 1  # how many calls of this name the line makes each time it runs

@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-# A remedy that makes the copy slower by this factor is not raced. No other setting and no further technique makes up
-# for so much.
+# A remedy that makes the copy slower by this factor is not raced. No other setting and no further technique compensates
+# for this factor.
 HOPELESS: Final = 3.0
 
 

@@ -52,7 +52,7 @@ class Memory(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class WorkerMemory(msgspec.Struct, frozen=True):
-    """The private memory of one worker process, after one of its first batches and after its last."""
+    """The private memory of one worker process, after one of its first batches and after its last batch."""
 
     loader: int
     worker: int
@@ -69,7 +69,7 @@ class Leak(msgspec.Struct, frozen=True):
     num_bytes: int = 0
     site: Site | None = None
     has_graph: bool = True  # False: the tensors have no graph, and their container grew until the end
-    is_sum: bool = False  # whether it is one tensor to which every step adds a term with its graph
+    is_sum: bool = False  # whether the variable is one tensor, to which every step adds a term with a graph
 
 
 class Length(msgspec.Struct, frozen=True):
@@ -119,7 +119,7 @@ class Session(msgspec.Struct, frozen=True):
     loaders: list[Loader] = []
     models: list[Model] = []
     optimizers: list[Optimizer] = []
-    makes_optimizer: bool = False  # whether the script creates an optimizer, even if it made no step while observed
+    makes_optimizer: bool = False  # whether the script creates an optimizer, even one that made no observed step
     trainer: Trainer | None = None  # None: the script has its own loop, or no trainer was found
     flags: list[Flag] = []  # options of the script's own command line
     sites: list[Site] = []

@@ -35,6 +35,6 @@ class StackCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
     function: str
     expression: str  # the expression that is evaluated on that line (Python 3.11+), else the whole line
     leaf: str  # innermost frame of all, as "package/module.py:function"
-    in_call: bool  # whether the user's frame was inside a call into C; otherwise its own bytecode was running
+    in_call: bool  # whether the user's frame was inside a call into C; if not, the frame's own bytecode was running
     block: int  # index into the session's blocks
     count: int

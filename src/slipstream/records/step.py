@@ -44,10 +44,10 @@ class Step(msgspec.Struct, frozen=True):
     is_first_of_epoch: bool = False  # whether an iterator was created or reset in the step
     apart_ms: float = 0.0  # time of evaluation and of slipstream's own work inside the step
     saving_ms: float = 0.0  # time spent saving; part of the phase "other"
-    sync_ms: float = 0.0  # time that the host waited for the device; part of the phases in which it waited
+    sync_ms: float = 0.0  # time that the host waited for the device; part of the phases in which the host waited
     host_phases: dict[str, float] | None = None  # phases on the host, if `phases` are the device's
-    # By phase: how long the device may have waited for the host, at most. It had done all that was launched when the
-    # phase ended. None: not known.
+    # By phase: how long the device may have waited for the host, at most. When the phase ended, the device had finished
+    # all launched work. None: not known.
     device_idle: dict[str, float] | None = None
 
 

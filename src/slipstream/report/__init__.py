@@ -1,1 +1,2 @@
-"""Renderers of a session: terminal, live line, HTML, JSON and notebook. None of them measures or needs torch."""
+"""Renderers of a session: terminal, HTML, JSON, Markdown, notebook and exports. None of them measures or needs
+torch."""

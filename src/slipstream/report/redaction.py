@@ -1,7 +1,6 @@
 """Makes a session that may be attached to an issue: without folders, arguments, host and user names, and source lines.
-
-Fields that hold such a thing are replaced as a whole. All other texts, such as notes and error messages, are searched
-for what was found in those fields, and for anything that looks like a path, an address or an e-mail."""
+Fields for paths and source lines are replaced. All other texts, such as notes, are searched for source lines and
+arguments of the session, names of host and user, and anything that looks like a path, an address or an e-mail."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ class Redactor:
         self._words, self._pattern = words, re.compile(pattern or r"(?!)")
 
     def value(self, value: Any, field: str = "") -> Any:
-        """The same value of a session without what is private."""
+        """Returns a value of the session without its private parts."""
         if isinstance(value, msgspec.Struct):
             if isinstance(value, Site):
                 value = msgspec.structs.replace(value, text="")
@@ -82,7 +81,8 @@ class Redactor:
         return self.path(value) if field in _PATH_FIELDS and os.path.isabs(value) else self.text(value)
 
     def path(self, path: str) -> str:
-        """Its last component, and where it is: in the project, among the libraries, or elsewhere."""
+        """Returns the name of the file, below a folder that says whether the file is in the project, in a library or
+        elsewhere. For a library, the path below site-packages stays."""
         if path == self._cwd:
             return _PROJECT
         for folder in ("site-packages", "dist-packages"):

@@ -27,7 +27,7 @@ def uncommitted(files: Sequence[ChangedFile]) -> list[Path]:
                 timeout=60,
             )
         except (OSError, subprocess.TimeoutExpired):
-            continue  # git is not installed
+            continue  # git is not installed, or takes too long
         if done.returncode == 0 and done.stdout.strip():
             found.append(file.path)
     return found

@@ -1,7 +1,8 @@
 """Edits the arguments of one observed call.
 
-A new argument is added after the last one. An existing argument is changed if the source has the value that the session
-recorded. Either all edits of a call are written or none, because some of them alone may be worse than none.
+A new argument is added after the last argument, or to keywords that the call unpacks. An existing argument is changed
+if the source has the value that the session recorded. Either all edits of a call are written or none, because some of
+them alone may be worse than none.
 """
 
 from __future__ import annotations
@@ -121,8 +122,8 @@ def _entry(value: cst.Dict, key: str) -> cst.BaseExpression | None:
 
 
 def _refuse_unknown(source: SourceText, names: ScopeNames, call: cst.Call, edits: Sequence[Edit]) -> None:
-    """Refuses unpacked arguments, which may contain the argument already, and arguments that do not allow another one
-    behind them."""
+    """Refuses a call whose unpacked arguments may already contain the new argument, and a call to which no argument can
+    be added."""
     line = source.lines_of(call)[0]
     for argument in call.args:
         if argument.star and names.keywords_of(argument) is None and not _is_unknown(names, argument):
@@ -141,7 +142,7 @@ def _change(source: SourceText, given: cst.BaseExpression, edit: Edit) -> list[S
         return []
     value = _value(now)
     if value is _NOT_A_LITERAL:
-        if _value(edit.text) == _value(edit.observed):  # the source of the value does not matter
+        if _value(edit.text) == _value(edit.observed):  # the script already used the wanted value
             return []
         raise ByHandError(f"line {line} takes {edit.argument} from {now}: set {now} to {edit.text}")
     if value == _value(edit.text):

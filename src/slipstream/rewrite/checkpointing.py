@@ -1,7 +1,7 @@
 """Adds activation checkpointing to the one loop in a model's `forward` that calls block after block.
 
-Checkpointing repeats the forward pass of a block. Models that a second forward pass would change are refused: batch
-norm counts every batch, and a cache that the blocks pass on grows.
+Checkpointing repeats the forward pass of a block. A file with batch norm is refused, because a second pass changes its
+statistics. A call that seems to pass on a cache is refused, because a second pass makes the cache grow.
 """
 
 from __future__ import annotations

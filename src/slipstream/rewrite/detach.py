@@ -60,7 +60,7 @@ def _refuse_backward(source: SourceText, names: ScopeNames, name: str, filled: c
 
 
 def _refuse_givers(source: SourceText, name: str, use: cst.Name, chain: list[cst.CSTNode]) -> cst.CSTNode:
-    """Refuses a statement that may call backward on the value or pass it on to something that may."""
+    """Refuses a statement that may call backward on the value, or pass the value on to code that may do so."""
     line, inner = source.lines_of(use)[0], use
     for outer in chain:
         if isinstance(outer, cst.BaseSmallStatement | cst.BaseCompoundStatement):
@@ -99,7 +99,8 @@ def _follow(
 
 
 def _is_plain(source: SourceText, call: cst.Call, inner: cst.CSTNode) -> bool:
-    """Whether the call passes the value to a function that keeps no graph, or calls another method than backward."""
+    """Whether the call passes the value to a function that is known not to call backward, or calls a method of the
+    value other than backward and register_hook."""
     callee = source.code(call.func)
     if inner is call.func:
         return not callee.endswith(("backward", ".register_hook"))

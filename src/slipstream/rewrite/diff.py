@@ -1,4 +1,5 @@
-"""Formats a patch as a unified diff in the files' own bytes, which `git apply` and `patch -p1` accept."""
+"""Formats a patch as a unified diff, which `git apply` and `patch -p1` accept. The diff keeps the encoding of each
+file."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ def unified(files: Sequence[ChangedFile], root: Path) -> bytes:
 
 
 def root_of(files: Sequence[ChangedFile], script: Path, here: Path) -> Path:
-    """Returns the folder for `git apply`: the first that contains all files, of `here`, the script's folder, its
-    repository, and the files' common folder.
+    """Returns the folder for `git apply`: the first folder that contains all files. The candidates are `here`, the
+    script's folder, the script's repository and the files' common folder, in this order.
     """
     folder = script.absolute().parent
     paths = [file.path.absolute() for file in files]

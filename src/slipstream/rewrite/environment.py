@@ -44,7 +44,7 @@ def put_before_imports(source: SourceText, names: ScopeNames, edit: Edit) -> lis
 
 
 def _loads(source: SourceText, statement: cst.CSTNode) -> bool:
-    """Whether the statement, or one in its body, imports a module from outside the standard library."""
+    """Whether the statement, or a statement inside it, imports a module from outside the standard library."""
     modules = [get_full_name_for_node(alias.name) for node in source.all(cst.Import, statement) for alias in node.names]
     for node in source.all(cst.ImportFrom, statement):
         modules.append(get_full_name_for_node(node.module) if node.module is not None and not node.relative else ".")

@@ -1,6 +1,6 @@
-"""Edits for findings that no technique fixes.
+"""Edits for findings that no technique fixes, and for the cause `no_loader`.
 
-An edit is written if the fix is mechanical and safe. Otherwise the edit is left to the user, with the line that the
+An edit is written if the fix is mechanical and safe. All other edits are left to the user, with the line that the
 finding suggests.
 """
 
@@ -23,8 +23,8 @@ def cures(session: Session) -> list[Edit]:
 
 
 def _is_ours(finding: Finding) -> bool:
-    """Whether this package handles the finding. The cause `no_loader` is handled here too, because its techniques do
-    not help a script that slices its batches itself.
+    """Whether this module handles the finding. The cause `no_loader` is handled here too, because the techniques for
+    this cause do not help a script that slices its batches itself.
     """
     return not finding.techniques or finding.cause == "no_loader"
 
@@ -54,8 +54,8 @@ def _without_grad(session: Session, finding: Finding) -> Edit:
 
 
 def _on_device(session: Session, finding: Finding) -> Edit | None:
-    """Returns the edit of a sum that is read in every step. Python adds in 64 bits, which every device except MPS can
-    do too."""
+    """Returns the edit of a line that reads a value from the device in every step, or None if the line has another
+    form. Python adds floats in 64 bits. Every device except MPS can do this too."""
     site = finding.site
     if is_on_cpu(session):
         return None  # on the CPU reading a sum does not wait, so this edit saves nothing

@@ -1,7 +1,7 @@
 """Adds a loss scaler for fp16. The scaler is created before the loop, and used around backward, step and clipping.
 
-A loop is edited only if the file has exactly one backward() and one step(), and both are in the block of the forward
-pass. All other loops are left to the user.
+A loop is edited only if the file has exactly one backward() and one step() of the optimizer, and both calls are in the
+block of the forward pass. All other loops are left to the user.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from slipstream.rewrite.scopes import owns
 from slipstream.rewrite.source import SourceText, Splice
 from slipstream.rewrite.statements import outermost_loop
 
-# Methods of a table that do not change the table. Below: functions that do not change a table that is passed to them.
+# _READING has methods that do not change their table. _READERS has functions that do not change a table argument.
 _READING = [
     "sample",
     "copy",
@@ -85,7 +85,8 @@ def _cut(source: SourceText, names: ScopeNames, part: Hoisted, loop: cst.CSTNode
 
 
 def _may_be_one(source: SourceText, names: ScopeNames, rows: str) -> bool:
-    """Whether the index may be a number or a slice, which give a view: it is a loop's own variable or a named slice."""
+    """Whether the index may be a number or a slice, because it is a loop's own variable or a named slice. Numbers and
+    slices give a view."""
     for use in names.uses(rows) if rows.isidentifier() else []:
         parent = next(source.parents(use))
         if isinstance(parent, cst.For) and parent.target is use:

@@ -15,7 +15,7 @@ Function = cst.FunctionDef | cst.Lambda
 
 def calls_at(source: SourceText, names: ScopeNames, line: int, callee: str) -> list[cst.Call]:
     """Returns the calls of this name that a frame on this line may have made. Such a call begins on the line, or the
-    name of its method is on the line. Without any, returns calls that span the line.
+    name of its method is on the line. If there is no such call, returns the calls that span the line.
     """
     named = [call for call in source.all(cst.Call) if names.is_call_of(call, callee)]
     exact = [call for call in named if line in (source.lines_of(call)[0], _name_line(source, call))]
@@ -52,13 +52,14 @@ def call_by_name(source: SourceText, line: int, name: str) -> cst.Call:
 
 
 def _name_line(source: SourceText, call: cst.Call) -> int:
-    """Returns the line of the method's name, which since Python 3.11 is the line of a method call in a frame."""
+    """Returns the line of the method's name. Since Python 3.11 a frame reports this line for the call of a method."""
     name = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
     return source.lines_of(name)[0]
 
 
 def statement_of(source: SourceText, node: cst.CSTNode) -> cst.CSTNode:
-    """Returns the enclosing statement of a block. Other statements can be put before it."""
+    """Returns the nearest statement that contains the node and stands in a block or at the top level. Other statements
+    can be put before this statement."""
     chain = [node, *source.parents(node)]
     for inner, outer in itertools.pairwise(chain):
         if isinstance(outer, cst.IndentedBlock | cst.Module) and isinstance(inner, cst.BaseStatement):

@@ -1,7 +1,8 @@
 """Combines edits into one patch.
 
 Every file is read once. Every edit is written, or was made already, or is left to the user with a reason. The whole
-patch is refused if the source differs from what the session recorded. This module writes no files.
+patch is refused if the source differs from what the session recorded and no earlier patch explains the difference. This
+module writes no files.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class _Patching:
 
     def _settle_moved(self) -> None:
         """Handles edits whose line has moved. If the source already has all edits that can be written, an earlier patch
-        has moved the lines of the others. Otherwise the source has changed.
+        has moved the lines of the other edits, which are then left to the user. If not, the source has changed, and the
+        patch is refused.
         """
         for group, why in self._moved:
             if self._written or not self._done:
@@ -156,8 +158,8 @@ class _Patching:
         return self._sources[path]
 
     def _at_line(self, source: SourceText, site: Site, write: Callable[[int], list[Splice]]) -> list[Splice]:
-        """Makes the edit on the line that the session recorded. If that line has moved, the edit is not made. Then this
-        method only checks whether the source already has the edit.
+        """Makes the edit on the line that the session recorded. If that line has moved, the edit is not made. This
+        method then only checks whether the source already has the edit.
         """
         if not site.text or source.line(site.line).strip() == site.text:
             return write(site.line)
@@ -236,8 +238,8 @@ _WRITERS: Final[dict[str, Callable[[SourceText, ScopeNames, int, Edit], list[Spl
 
 
 def _writer(source: SourceText, edits: Sequence[Edit], renamed: Mapping[str, str]) -> Callable[[int], list[Splice]]:
-    """Returns the function that makes these edits on a line. `renamed` has the name that this patch gives the model. A
-    source that uses this name is already patched."""
+    """Returns the function that makes these edits on a line. `renamed` maps the model's name to the name that this
+    patch gives the model. A source that uses this name is already patched."""
     names, first = ScopeNames(source), edits[0]
     if first.kind in _OF_CALL:
         return lambda line: change_arguments(source, names, line, edits)

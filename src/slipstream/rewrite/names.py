@@ -65,8 +65,8 @@ class ScopeNames:
         return self.meaning(call.func).rpartition(".")[2] == wanted
 
     def keywords_of(self, argument: cst.Arg) -> dict[str, cst.BaseExpression] | None:
-        """Returns the keywords in `**arguments`, if the file shows all of them. Then they are in one dictionary that
-        the file only unpacks."""
+        """Returns the keywords in `**arguments`, or None if the file does not show all of them. The file shows them if
+        it assigns the dictionary once and uses it only in calls that unpack it."""
         name = _name(argument.value) if argument.star == "**" else ""
         value = self._aliases.get(name)
         uses = [node for node in self._source.all(cst.Name) if node.value == name]
@@ -112,7 +112,7 @@ class ScopeNames:
         return ""
 
     def is_free(self, name: str) -> bool:
-        """Whether the file uses the name only for attributes and arguments, or not at all."""
+        """Whether the file uses the name only as an attribute or as the keyword of an argument, or not at all."""
         return not self.uses(name)
 
     def uses(self, name: str) -> list[cst.Name]:

@@ -1,6 +1,8 @@
 """Disables gradients in an evaluation that ran with gradients, either for its whole function or for its loop.
 
-An edit is made only if the text shows that backward is never called in the function or loop, nor on a value from it.
+A function is edited only if it calls eval() and makes no call that needs gradients. A loop is edited only if eval()
+comes before it, if it makes no call that needs gradients, and if its function later calls backward on no value that the
+loop assigns.
 """
 
 from __future__ import annotations

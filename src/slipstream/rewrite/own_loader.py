@@ -1,7 +1,7 @@
 """Replaces torch's DataLoader by slipstream.DataLoader in one call.
 
 The file gets `import slipstream`, and the call gets the full name. The name DataLoader keeps its meaning, because other
-calls, annotations and checks of a type may use it.
+calls, annotations and type checks may use it.
 """
 
 from __future__ import annotations

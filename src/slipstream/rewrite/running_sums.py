@@ -1,7 +1,7 @@
 """Keeps a running sum on the device. `total += loss.item()` in every step makes the host wait for the device.
 
-With the edit the sum is read where it is used, and has the same bits. An edit is made only if the text shows every
-place that reads the sum, and if none of these places runs in every step.
+With the edit the sum is read only where it is used. It has the same bits as before, except on MPS. An edit is made only
+if the text shows every place that reads the sum, and if none of these places runs in every step.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def _read(call: cst.Call) -> _Read | None:
 
 
 def _is_term(value: cst.BaseExpression, call: cst.Call) -> bool:
-    """Whether the expression is the call, or a product with the call. Python and the device multiply alike."""
+    """Whether the expression is the call, or a product with the call. The product is the same in Python and on the
+    device."""
     if value is call:
         return True
     if not isinstance(value, cst.BinaryOperation) or not isinstance(value.operator, cst.Multiply):
@@ -151,7 +152,8 @@ def _as_number(source: SourceText, add: cst.AugAssign, use: cst.Name, loop: cst.
 
 
 def _is_now_and_then(chain: list[cst.CSTNode], use: cst.CSTNode) -> bool:
-    """Whether a condition inside the loop guards the use. The test of the condition runs in every step."""
+    """Whether a condition inside the loop guards the use. A use in the test of the condition is not guarded, because
+    the test runs in every step."""
     inner = use
     for outer in chain:
         if isinstance(outer, cst.If) and inner is not outer.test:

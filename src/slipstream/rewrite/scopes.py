@@ -19,8 +19,8 @@ _BINDERS = (cst.For, cst.CompFor, cst.NamedExpr, cst.Param, cst.AsName, cst.Del,
 
 
 class Variable(NamedTuple):
-    """A variable and its uses. `given` has the values of plain assignments. None is a value that is not known, such as
-    that of a loop's variable.
+    """A variable and its uses. `given` has the values of plain assignments. None stands for a value that is not known,
+    such as the value of a loop's variable.
     """
 
     name: str
@@ -70,7 +70,7 @@ def owns(source: SourceText, names: ScopeNames, function: cst.CSTNode | None, na
 
 
 def _value(source: SourceText, use: cst.Name) -> cst.BaseExpression | None:
-    """Returns the value that this assignment gives the variable. For `a, b = 0, 1` it is the variable's own part."""
+    """Returns the value that this assignment gives the variable, or None. For `b` in `a, b = 0, 1` the value is 1."""
     parent = next(source.parents(use))
     if isinstance(parent, cst.AnnAssign) and parent.target is use:
         return parent.value

@@ -1,6 +1,7 @@
 """Finds the local file that a session refers to, and decides whether it belongs to the user and may be changed.
 
-A session may come from another machine, so its paths are resolved relative to the script's folder.
+A session may come from another machine, so paths below its working directory or the script's folder are mapped to local
+folders.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class SourceTree:
         return path
 
     def module(self, name: str) -> Path:
-        """Returns the file of a module with this dotted name. Raises ByHandError if the file is not the user's."""
+        """Returns the file of a module with this dotted name. Raises ByHandError if there is no file or the file must
+        not be changed."""
         if name == "__main__":
             return self.script
         for root in (self.script.absolute().parent, self._root, *([self._repository] if self._repository else [])):
@@ -55,8 +57,8 @@ class SourceTree:
 
     def _check(self, path: Path) -> None:
         roots = [self.script.absolute().parent, *([self._repository] if self._repository else [])]
-        # A session names its working directory, and another person may have written the session. Only the local working
-        # directory counts.
+        # The session's working directory is trusted only if it is the current directory, because another person may
+        # have written the session.
         if self._root.resolve() == Path.cwd().resolve():
             roots.append(self._root)
         real = os.path.realpath(path)

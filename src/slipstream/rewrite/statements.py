@@ -1,5 +1,5 @@
 """Inserts statements into the user's source: before a recorded statement, at the script's start, or around a forward
-pass.
+pass. Also changes the callee or the input of a model's call.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def _last_import(source: SourceText) -> cst.CSTNode:
 
 
 def put_around(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> list[Splice]:
-    """Wraps the code from the forward pass to the end of the loss: to just before the backward pass, or to the
-    function's return.
+    """Wraps the code from the forward pass to the last statement that computes the loss. This statement comes before
+    the backward pass, or is the function's return.
     """
     text = as_written(names, edit.text)
     statement = statement_of(source, call_by_name(source, line, edit.call)) if edit.call else statement_at(source, line)
@@ -160,8 +160,8 @@ def put_around(source: SourceText, names: ScopeNames, line: int, edit: Edit) -> 
 
 
 def _end_of_loss(source: SourceText, block: list[cst.BaseStatement], first: int, last: int) -> int:
-    """Returns the index after the last statement that assigns the loss. Later statements stay outside of the wrapped
-    code.
+    """Returns the index after the last statement that assigns the loss, or `last` if no such statement is found. Later
+    statements stay outside of the wrapped code.
     """
     calls = source.all(cst.Call, block[last]) if last < len(block) else []
     walked = [

@@ -1,4 +1,4 @@
-"""The demonstration: writes a folder of photographs and a slow script that trains on them, and times its training."""
+"""The demonstration: writes a folder of photographs and a slow script that trains on them, or times the training."""
 
 from __future__ import annotations
 

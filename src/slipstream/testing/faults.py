@@ -1,4 +1,5 @@
-"""Breaks one of slipstream's callbacks on purpose, so that tests can check that the training continues without it.
+"""Breaks one of slipstream's callbacks on purpose, so that tests can check that the training continues without this
+callback.
 
 `python -m slipstream.testing.faults NAME train.py ARGS` runs the script as `slipstream run` does, with callback NAME
 broken. No command of slipstream uses this module.
@@ -31,7 +32,7 @@ def broken(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def listing() -> Iterator[set[str]]:
-    """Collects the names of the callbacks that are called, and breaks none."""
+    """Collects the names of the callbacks that are called. No callback is broken."""
     called: set[str] = set()
 
     def tamper(registered: str, callback: Callable[..., Any]) -> Callable[..., Any]:

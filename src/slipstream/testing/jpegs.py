@@ -1,6 +1,4 @@
-"""Small JPEG files of noise, of every kind that the decoders distinguish. Also patches that are installed inside a
-`with` block.
-"""
+"""Small JPEG files of noise, of every kind that the decoders distinguish, and a context manager for patches."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from slipstream.seams.patching import Patches
 
 
 def jpeg(width: int = 96, height: int = 72, mode: str = "RGB", seed: int = 0, grain: int = 8, **options: Any) -> bytes:
-    """A JPEG file of coarse and fine noise, so that every pixel shows a difference between two decoders."""
+    """Returns a JPEG file of coarse and fine noise, so that every pixel shows a difference between two decoders."""
     rng = np.random.default_rng(seed)
     num_bands = len(Image.new(mode, (1, 1)).getbands())
     coarse = rng.integers(0, 255, (height // grain + 1, width // grain + 1, num_bands))

@@ -1,6 +1,6 @@
 """Bursts of load: times at which another program keeps cores busy. The seed determines the bursts.
 
-Simulated backends compute with these bursts, and benchmarks/noisy.py produces them on a real machine.
+Simulated backends use these bursts as load, and benchmarks/noisy.py produces them on a real machine.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ class LoadBursts:
         self._next = next(self._bursts)
 
     def upcoming(self, now_s: float) -> Burst:
-        """The burst at this second, or the next one after it. The argument must not decrease from call to call."""
+        """Returns the burst at this second, or the next burst after it. The argument must not decrease from call to
+        call."""
         while self._next.end_s <= now_s:
             self._next = next(self._bursts)
         return self._next
 
     def num_cores(self, now_s: float) -> int:
-        """The number of cores that a burst keeps busy at this second."""
+        """Returns the number of cores that a burst keeps busy at this second."""
         burst = self.upcoming(now_s)
         return burst.num_cores if burst.start_s <= now_s else 0
 

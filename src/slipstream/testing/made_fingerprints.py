@@ -23,13 +23,14 @@ def made_fingerprint(
     seed: int = 0,
     rounding: float = 0.0,  # Relative error of gradients and losses
     gradient_scale: float = 1.0,
-    loss_shift: float = 0.0,  # Is added to every loss
+    loss_shift: float = 0.0,  # This number is added to every loss from `from_step` on
     from_step: int = 0,  # The step at which the shift begins
     draw: int = 0,  # Another number gives other rounding errors of the same size
 ) -> Fingerprint:
-    """Return a fingerprint whose losses fall from 2.3.
+    """Returns a fingerprint whose losses fall from 2.3.
 
-    The same seed stands for the same batches. With `rounding`, losses and gradients are not bit-equal to those without.
+    The same seed stands for the same batches. With `rounding`, losses and gradients are not bit-equal to the ones
+    without rounding.
     """
     batches, jitter = random.Random(seed), random.Random(f"{seed} {rounding} {draw}")
     losses = []
@@ -59,9 +60,8 @@ def _snapshot(step: int, seed: int, rounding: float, scale: float, draw: int) ->
 
 
 def made_fingerprint_of(spec: TrialSpec, num_steps: int) -> Fingerprint:
-    """The fingerprint of a sound trial of this role.
-
-    All roles have bit-equal fingerprints, except the controls with another seed or with rounding noise.
+    """Returns the fingerprint of a sound trial of this role. All roles have bit-equal fingerprints, except the controls
+    with another seed or with rounding noise.
     """
     if spec.role == "seed":
         return made_fingerprint(num_steps, seed=1 + spec.draw)

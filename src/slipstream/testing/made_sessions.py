@@ -115,7 +115,8 @@ def made_optimizer(device: str = "cpu", **facts: Any) -> Optimizer:
 
 
 def made_anatomy(operators: Mapping[str, tuple[int, float]], **facts: Any) -> Anatomy:
-    """An anatomy with these operators. The values are the number of calls and the milliseconds of all of them."""
+    """Returns an anatomy with these operators. The values are the number of calls and the milliseconds of all calls
+    together."""
     listed = [
         Operator(name, "contraction" if "mm" in name or "conv" in name else "elementwise", count, total, total)
         for name, (count, total) in operators.items()
@@ -128,7 +129,7 @@ def made_anatomy(operators: Mapping[str, tuple[int, float]], **facts: Any) -> An
 
 
 def made_stack(stage: str, line: int, count: int, **facts: Any) -> StackCount:
-    """A counted stack in a block of kind `watch`.
+    """Returns a counted stack in a block of kind `watch`.
 
     By default the stack is in the main process, in the phase `input` and inside a call into C.
     """
@@ -233,11 +234,12 @@ def made_session(
     length: Length | None = None,
     is_short: bool = False,
 ) -> Session:
-    """The session of a training with these milliseconds per step.
+    """Returns the session of a training with these milliseconds per step.
 
-    It has a warm-up, a block of kind `watch`, a block of kind `kept` and a drained loader. `work_ms` is the time that
-    one process works on a batch; by default it is `input_ms`. `starved` is the factor by which the watched steps
-    compute longer than with idle workers. With `is_short` the script ended within its warm-up.
+    It has a warm-up, a block of kind `watch`, a block of kind `kept` and, with a loader, a block of kind `drain`.
+    `work_ms` is the time that one process works on a batch; by default it is `input_ms`. `starved` is the factor by
+    which the computation takes longer in the watched steps than in the block `kept`. With `is_short` the script ended
+    within its warm-up.
     """
     environment = environment or made_environment()
     loader = (loader or made_loader(num_workers)) if has_loader else None
@@ -283,7 +285,7 @@ def _session(
 
 
 def with_steps_of(session: Session, times_ms: Sequence[float]) -> Session:
-    """The session with watched steps of these lengths, and no other watched steps."""
+    """Returns the session with watched steps of these lengths, and no other watched steps."""
     watched = {block.index for block in session.blocks if block.kind == "watch"}
     times = iter(times_ms)
     steps: list[Step] = []
@@ -297,10 +299,10 @@ def with_steps_of(session: Session, times_ms: Sequence[float]) -> Session:
 
 
 def with_load(session: Session, cores: Sequence[float]) -> Session:
-    """The session with a sample of the load of other programs for every step.
+    """Returns the session with a sample of the load of other programs for every step.
 
-    Other programs used these numbers of cores during the first watched steps, and no core during all other steps. A
-    step takes longer by the share of the cores that other programs used.
+    Other programs used these numbers of cores during the first watched steps, and no core during all other steps. If
+    other programs used a share s of the cores, the step takes 1 / (1 - s) times as long.
     """
     watched = {block.index for block in session.blocks if block.kind == "watch"}
     loads, usable = iter(cores), session.environment.num_usable
@@ -316,7 +318,8 @@ def with_load(session: Session, cores: Sequence[float]) -> Session:
 
 
 def made_footprint(batch_size: int, activations: int) -> Footprint:
-    """The memory of a step of a model with six blocks. The peak is in the backward pass, in the model's own file."""
+    """Returns the memory of a step of a model with six blocks. The peak is in the backward pass, at a line of
+    net.py."""
     site = Site(FILE.replace("train", "net"), 14, "hidden = self.up(self.norm(states))", "forward")
     weights = {"parameters": 4_000_000, "optimizer_state": 8_000_000}
     kinds = {**dict.fromkeys(KINDS, 0), **weights, "gradients": 4_000_000, "activations": activations}

@@ -14,7 +14,7 @@ from slipstream.tuning.progress import SilentListener
 def made_technique(
     numerics: NumericsClass = "identical", settings: Sequence[Setting] = (True,), answer: Answer = YES, **card: Any
 ) -> Any:
-    """A technique that changes nothing. `answer` decides whether it applies."""
+    """Returns a technique that changes nothing. `answer` says whether the technique applies."""
     return SimpleNamespace(
         CARD=Card("A made technique", "process", card.pop("causes", ()), numerics, **card),
         applies=lambda observation: answer,

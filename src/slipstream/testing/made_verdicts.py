@@ -1,5 +1,5 @@
-"""Synthetic tunings for tests of renderers: verdicts of every kind with chosen numbers, in the form that `tune`
-records.
+"""Synthetic tunings for tests of renderers: verdicts with chosen numbers, in the form that `tune` recorded in older
+versions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BASE_RATE = 175.0
 def made_verdict(
     technique: str, decision: str, ratio: float | None = None, setting: Setting = True, **facts: Any
 ) -> Verdict:
-    """A verdict with an interval of 3% on either side, and sound numerics."""
+    """Returns a verdict. With a ratio, it has an interval of 3% on either side and sound numerics."""
     verdict = Verdict(technique, setting, "kept", "", recipe=Recipe((Choice(technique, setting),)))
     if ratio is not None:
         verdict = msgspec.structs.replace(
@@ -60,7 +60,7 @@ def made_verdicts() -> list[Verdict]:
 
 
 def made_tuning(**facts: Any) -> Tuning:
-    """A tuning with two kept techniques, and with verdicts of every other kind."""
+    """Returns a tuning with two kept techniques, and with verdicts of every other decision."""
     tuning = Tuning(
         base_step_ms=BASE_MS,
         base_samples_per_s=BASE_RATE,
@@ -79,5 +79,5 @@ def made_tuning(**facts: Any) -> Tuning:
 
 
 def tuned(session: Session, **facts: Any) -> Session:
-    """The session of a check with a synthetic tuning added."""
+    """Returns the session of a check with a synthetic tuning added."""
     return msgspec.structs.replace(session, command="tune", tuning=made_tuning(**facts))

@@ -1,6 +1,6 @@
 """Trainings whose memory can be measured in two ways: by the observer, and by the allocator's own running total.
 
-The running total is complete only if the profiler starts before the first tensor of the training is made.
+The allocator's total is complete only if the profiler starts before the first tensor of the training is created.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Case:
 
 
 def list_cases(factor: int = 1) -> dict[str, Case]:
-    """The cases by name. `factor` is their size relative to the smallest cases, which tests use."""
+    """Returns the cases by name. `factor` is the size of the cases relative to the smallest cases, which tests use."""
     side, length = 16 * factor, 24 * factor
 
     def draw_tokens(size: int) -> torch.Tensor:
@@ -108,7 +108,7 @@ class Training:
 
 
 def observe(case: Case, batch_size: int) -> Footprint:
-    """Return the memory of a step as `slipstream memory` observes it."""
+    """Returns the memory of a step as `slipstream memory` observes it."""
     training = Training(case, batch_size)
     for _ in range(_WARM_UP):
         training.step()
@@ -123,7 +123,7 @@ def observe(case: Case, batch_size: int) -> Footprint:
 
 
 def count_peak(case: Case, batch_size: int) -> int:
-    """Return the allocator's peak in the step that `observe` reports, without the observer."""
+    """Returns the allocator's peak in the step that `observe` reports. The observer does not run."""
     gc.collect()
     os.environ.setdefault("KINETO_LOG_LEVEL", "9")
     counter = profiler.profile(use_kineto=True, profile_memory=True)

@@ -1,5 +1,6 @@
-"""The noise of a machine, for simulated backends. Recorded step times are replayed from a random position, with added
-drift, autocorrelation and outliers. The noise affects the trial that holds the baton and does not depend on recipes.
+"""The noise of a machine, for simulated backends. Recorded step times are replayed from a random position. Drift,
+autocorrelated noise and outliers are added. The noise affects the trial that holds the baton and does not depend on
+recipes.
 """
 
 from __future__ import annotations

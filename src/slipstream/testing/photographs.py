@@ -1,6 +1,6 @@
 """Makes JPEG files that compress and decode like photographs: smooth areas of colour, edges, and fine grain.
 
-Two calls with the same seed write the same files.
+Two calls with the same arguments write the same images.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def make_photographs(
 
 
 def _scene(rng: np.random.Generator, width: int, height: int) -> Pixels:
-    """A smooth gradient of light, and in front of it a few objects with edges."""
+    """Returns a smooth gradient of light with a few objects in front of it. The objects have edges."""
     image = _smooth(rng, 6, width, height, low=30, high=220)
     for _ in range(int(rng.integers(3, 8))):
         left, top = int(rng.integers(0, width - 60)), int(rng.integers(0, height - 60))
@@ -49,7 +49,8 @@ def _smooth(rng: np.random.Generator, size: int, width: int, height: int, *, low
 
 
 def _grain(rng: np.random.Generator, width: int, height: int) -> Pixels:
-    """Fine noise, as of a sensor, and coarser noise, as of leaves. Most of the noise is equal in all colours."""
+    """Returns fine noise, like the noise of a sensor, and coarser noise, like leaves. Most of the noise is equal in all
+    colours."""
     fine = rng.normal(0, 7, (height, width, 1))
     coarse = np.kron(rng.normal(0, 9, (height // 3 + 1, width // 3 + 1, 1)), np.ones((3, 3, 1)))[:height, :width]
     grain: Pixels = (fine + coarse + rng.normal(0, 2, (height, width, 3))).astype(np.float32)

@@ -28,7 +28,7 @@ class Project:
         return path
 
     def site(self, piece: str, name: str = "train.py", function: str = "main") -> Site:
-        """The site of the line that contains this piece of text. There must be exactly one such line."""
+        """Returns the site of the line that contains this piece of text. Exactly one line must contain it."""
         path = self.folder / name
         with tokenize.open(path) as file:
             lines = file.read().split("\n")
@@ -44,7 +44,7 @@ class Project:
         return patch
 
     def text(self, *edits: Edit) -> str:
-        """Return the new text of the one file that changes.
+        """Returns the new text of the one file that changes.
 
         Raises AssertionError if an edit is left to the user, or if a second run changes something.
         """
@@ -59,7 +59,7 @@ class Project:
         return file.after.decode()
 
     def why_left(self, *edits: Edit) -> str:
-        """Return the reason why the first edit is left to the user. Raises AssertionError if an edit is written."""
+        """Returns the reason why the first edit is left to the user. Raises AssertionError if an edit is written."""
         patch = self.patch(*edits)
         assert not patch.files
         assert len(patch.left) == len(edits)

@@ -1,5 +1,5 @@
-"""Checks the seams on one device with a training of about a second: they observe it, do not change its losses, and are
-removed afterwards.
+"""Checks the seams on one device with a small training: the seams observe the training, do not change its losses, and
+are removed afterwards.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def check_seams(device: str) -> Iterator[tuple[str, bool, str]]:
 
 
 def _describe(device: str) -> str:
-    """The versions of torch and its build, and the device's name. Raises an error if torch cannot use the device."""
+    """Returns the version of torch, the version of CUDA or ROCm that it was built for, and the name of the device.
+    Raises an error if torch cannot use the device."""
     torch.ones(2, device=device).sum().item()
     builds = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
     build = ", ".join(f"{name} {version}" for name, version in builds.items() if version)

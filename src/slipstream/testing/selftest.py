@@ -74,7 +74,8 @@ def outcomes_of(ident: str, device: str) -> Iterator[SelftestOutcome]:
 
 
 def write_report(environment: Environment, device: str, results: list[SelftestPart]) -> str:
-    """Return a Markdown report for an issue: failed checks, all checks and the machine. It has no paths and names."""
+    """Returns a Markdown report for an issue: failed checks, all checks and the machine. Paths, and names of the host
+    and the user, are removed."""
     redactor = Redactor(str(Path.cwd()))
     failed = [(part, outcome) for part in results for outcome in part.outcomes if not outcome.is_ok]
     num_checks = sum(len(part.outcomes) for part in results)

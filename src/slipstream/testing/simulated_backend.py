@@ -21,7 +21,7 @@ Load = Callable[[float], float]  # Threads of other programs that compute at thi
 Pace = Callable[[float], float]  # Factor on all times at this second of the backend's clock
 
 NUM_CORES = 2  # Each trial uses all cores.
-_SLICE_S = 0.5  # Interval at which load and pace are read. It is half of the shortest burst of load.
+_SLICE_S = 0.5  # Longest interval between two readings of load and pace: half of the shortest burst of load
 
 
 class SimulatedBackend:
@@ -160,7 +160,7 @@ class SimulatedBackend:
 
     @property
     def specs(self) -> list[TrialSpec]:
-        """The specs of all trials that have entered, in order."""
+        """The specs of all trials that have entered, in the order in which they entered."""
         return [trial.spec for trial in self._trials.values()]
 
     def _failure(self, spec: TrialSpec, num_steps: int) -> Failure | None:
@@ -179,7 +179,8 @@ class SimulatedBackend:
         return foreign_s
 
     def _compute(self, seconds: float) -> float:
-        """Does the work that takes these seconds on an idle machine. Returns the core seconds that other programs used.
+        """Simulates work that takes these seconds on an idle machine. Returns the core seconds that other programs
+        used.
 
         All threads that compute get equal shares of the cores.
         """
@@ -197,7 +198,7 @@ class SimulatedBackend:
 
     def _start(self, trial: _SimulatedTrial) -> None:
         if self._capacity == 1:
-            self._present.clear()  # Only one trial fits in memory, so the other one ends.
+            self._present.clear()  # Only one trial fits in memory, so the other trial ends.
         self._present.add(trial.spec.ident)
         self.most_at_once = max(self.most_at_once, len(self._present))
         start_s = max(0.0, self._start_s(trial.spec) - self._ahead.pop(trial.spec.ident, 0.0))
@@ -222,7 +223,8 @@ class _SimulatedTrial:
 
 
 def choice_factors(**factors: float) -> Factor:
-    """The step time relative to the base, from one factor for each technique. Settings do not matter.
+    """Returns a function that gives the step time relative to the base: the product of one factor for each technique.
+    Settings do not matter.
 
     Techniques without a factor change nothing.
     """

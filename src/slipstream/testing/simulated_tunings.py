@@ -1,4 +1,4 @@
-"""Whole tunings on a simulated backend. The real search tunes twelve synthetic techniques, of which at most one gains.
+"""Whole tunings on a simulated backend. The real search tunes twelve synthetic techniques. At most one of them gains.
 
 These tunings check that `tune` does not report false gains. They do not measure any real technique.
 """
@@ -26,7 +26,7 @@ from slipstream.tuning.search import tune
 
 NUM_CANDIDATES = 12
 STEP_S = 0.05
-START_S = 2.0  # Start of a forked trial alone. If two start together, a start takes 1.2 s (benchmarks/starts.py).
+START_S = 2.0  # Start of a forked trial alone. If two start together, it is 1.2 s for each (benchmarks/starts.py).
 COLD_START_S = 4.0  # Start of a trial that is not forked
 HALFWAY_S = 180.0  # The middle of these tunings, which take about six minutes
 BESIDE = 0.75  # Share of a start that completes while another trial starts (benchmarks/starts.py, on two cores)
@@ -73,7 +73,7 @@ def simulate(
     tuning = tune(_session(), backend, TuneOptions(seed=seed), SilentListener(), known)
 
     def truth(recipe: Recipe) -> float:
-        """The true ratio of a recipe, which may also contain techniques that gain nothing."""
+        """Returns the true ratio of a recipe. The recipe may also contain techniques that gain nothing."""
         return gain if any(choice.technique == lucky for choice in recipe.choices) else 1.0
 
     told = [
@@ -87,7 +87,7 @@ def simulate(
 
 @lru_cache(maxsize=1)
 def _session() -> Session:
-    """The session of the check. Its steps are as long as those of the backend."""
+    """Returns the session of the check. Its steps are as long as the steps of the backend."""
     compute_ms = STEP_S * 1e3 - 2.0
     return diagnose(made_session(forward_ms=compute_ms / 3, backward_ms=compute_ms * 2 / 3))
 

@@ -1,8 +1,8 @@
 """The contract of every technique, checked on real trainings in this process, on the requested device.
 
-A technique applies or gives a reason why it does not. Where it applies, it acts. It keeps its numerics class. It does
-not hide exceptions or the death of a worker. Its checkpoints load without it. It leaves nothing behind. The tests and
-`slipstream selftest` use this module.
+A technique applies or gives a reason why it does not. Where it applies, it acts or declines with a reason. It keeps its
+numerics class. It does not hide exceptions or the death of a worker. Its checkpoints load without the technique. It
+leaves no patch and no changed setting behind. The tests and `slipstream selftest` use this module.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def battery(ident: str, device: str = "cpu", trainings: Sequence[str] = tuple(TR
     willing = [name for name, seen in observations.items() if module.applies(seen).is_yes]
     recipe = _recipe(ident, [observations[name] for name in willing])
     others = [name for name in trainings if name != PICTURES]
-    others = others if willing else others[:1]  # A technique that applies to no training is tried on one anyway.
+    others = others if willing else others[:1]  # If the technique applies to no training, one is enough.
     for name in [*others, *([PICTURES] if PICTURES in trainings and _concerns_loaders(module) else [])]:
         for what, check in _CHECKS.items():
             results.append(_check(f"{name}: {what}", check, module, recipe, TRAININGS[name], device))
@@ -101,7 +101,7 @@ def death(ident: str, device: str = "cpu") -> list[ContractResult]:
     whenever a child process ends.
     """
     module, training = technique(ident), TRAININGS.get(PICTURES)
-    # With a technique that changes the training, the loader may no longer wait for a batch of the worker.
+    # With a technique of the class `different`, the loader may no longer wait for a batch of the worker.
     if training is None or not _concerns_loaders(module) or module.CARD.numerics == "different":
         return []
     seen = observe(training, device)
@@ -114,14 +114,15 @@ def _concerns_loaders(module: Technique) -> bool:
 
 
 def _recipe(ident: str, willing: Sequence[Observation]) -> Recipe:
-    """A recipe of the technique with its first setting for the training or, if it applies to none, with any setting."""
+    """Returns a recipe of the technique with its first setting for the first training to which it applies. If it
+    applies to none, the setting is the first of all its settings."""
     module = technique(ident)
     settings: Sequence[Setting] = module.settings(willing[0]) if willing else getattr(module, "VALUES", (True,))
     return Recipe((Choice(ident, settings[0]),))
 
 
 def observe(training: Training, device: str) -> Observation:
-    """The facts that a check of this training would have recorded and that techniques use."""
+    """Returns the facts that a check of this training would have recorded and that techniques use."""
     outcome = bare(training, device)
     loaders = [read_loader(outcome.loader, 0, None, None)] if outcome.loader is not None else []
     steps = [Step(0, 0, 0, 1, 1.0, {}, 8, 1, 1, 1, 1)] if loaders else []  # A step that took a batch
@@ -141,7 +142,7 @@ _machine = functools.cache(lambda: read_environment(os.getcwd()))
 
 @functools.cache
 def bare(training: Training, device: str, resumed: bool = False, again: bool = False) -> TrainingOutcome:
-    """The outcome of the training without a recipe. It is computed once for all techniques."""
+    """Returns the outcome of the training without a recipe. Each outcome is computed once for all techniques."""
     return training(device, checkpoint=bare(training, device).checkpoint) if resumed else training(device)
 
 
@@ -198,8 +199,8 @@ def _check_numerics(module: Technique, recipe: Recipe, training: Training, devic
 
 
 def _allowed(numerics: NumericsClass, device: str) -> float:
-    """The allowed deviation. It is larger on GPUs, because convolutions use TF32 by default and sums have no fixed
-    order.
+    """Returns the allowed deviation. It may be larger on GPUs, because convolutions use TF32 by default and sums have
+    no fixed order.
     """
     tolerance = _TOLERANCES.get(numerics, 0.0)
     return tolerance if device == "cpu" or not tolerance else max(tolerance, 2e-2)
@@ -254,7 +255,7 @@ def _check_worker(recipe: Recipe, training: Training, device: str) -> str:
 
 
 def _fault_of(run: Callable[[], object]) -> BaseException | None:
-    """The error that reports the death of a worker; None if there was no error.
+    """Returns the error that reports the death of a worker, or None if there was no error.
 
     torch's SIGCHLD handler raises this error again when the next worker ends, at any line of the main thread. The
     handler is therefore removed as soon as `run` has ended.
@@ -323,7 +324,7 @@ def _load(checkpoint: bytes) -> Any:
 
 
 def _outline(thing: Any) -> Any:
-    """The structure without the values of its tensors."""
+    """Returns the structure of the object. Shapes, types and devices replace the values of tensors."""
     if isinstance(thing, torch.Tensor):
         return tuple(thing.shape), str(thing.dtype), thing.device.type
     if isinstance(thing, dict):
@@ -337,7 +338,7 @@ def _are_equal(one: TrainingOutcome, other: TrainingOutcome) -> bool:
 
 
 def _distance(one: TrainingOutcome, other: TrainingOutcome, with_weights: bool, is_same: bool = True) -> float:
-    """The largest relative deviation of losses and, if `with_weights`, of weights.
+    """Returns the largest relative deviation of losses and, if `with_weights`, of weights.
 
     With `is_same` both trainings must have the same number of losses.
     """

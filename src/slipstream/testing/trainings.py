@@ -1,7 +1,7 @@
 """Tiny but real trainings, written as users write them.
 
 They are a convnet with batch norm, a transformer with manual attention, a GAN with two optimizers, and a convnet on
-pictures that workers read. The trainings do not depend on techniques. They return their results as a `TrainingOutcome`.
+pictures that workers read. The trainings do not import any technique. Each training returns a `TrainingOutcome`.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Block(nn.Module):
 
 
 class SmallTransformer(nn.Module):
-    """A transformer with three equal blocks, which checkpointing needs."""
+    """A transformer with three equal blocks, because checkpointing needs equal blocks."""
 
     def __init__(self, words: int = 40, width: int = 16, length: int = 10) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class Pictures(Dataset[tuple[torch.Tensor, int]]):
 
 @functools.cache
 def _picture_files() -> list[Path]:
-    """The picture files. They are made once per process."""
+    """Returns the picture files. They are created once per process."""
     from slipstream.testing.photographs import make_photographs
 
     folder = Path(tempfile.mkdtemp(prefix="slipstream-pictures-"))

@@ -1,7 +1,7 @@
 """The workflow of `tune --fit` and `tune --memory-limit`.
 
-One trial observes the memory of a step. Further trials run under the memory limit. The result is one session.
-`as_tuning` turns the result into a tuning, from which the recipe file is written.
+One trial observes the memory of a step. Further trials run, most of them under the memory limit. The result is one
+session. `as_tuning` turns the session's fitting into a tuning, from which the recipe file is written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SCHEDULE: Final = "slipstream.memory.schedule:MemorySchedule"
 _OBSERVE_S: Final = 60.0
 _WARM_UP: Final = 3
-_SHARE: Final = 0.9  # share of the free memory; with a larger share the machine may swap, or the kernel kill a process
+_SHARE: Final = 0.9  # share of the free memory; with a larger share the machine may swap or end a process
 _UNITS: Final = {
     **{unit: 1024**power for power, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), 1)},
     **{unit: 1024**power for power, unit in enumerate(("K", "M", "G", "T"), 1)},
@@ -56,8 +56,8 @@ def fit_script(
 ) -> Session:
     """Finds out what fits, and returns the session with the result.
 
-    A limit of 0 stands for the memory of the device. Raises NothingToTuneError if the script did not train, and
-    FitError if there is no solution.
+    If the limit is 0, `with_limit` chooses one. Raises NothingToTuneError if the first trial saw no training and did
+    not run out of memory. Raises FitError if there is no solution.
     """
     from slipstream.fit.search import fit
     from slipstream.sandbox.oom_messages import tells_shortage
@@ -110,7 +110,7 @@ def with_limit(order: FitOptions, session: Session) -> FitOptions:
 
 
 def as_tuning(fitting: Fitting) -> Tuning:
-    """Returns the result as a tuning, from which the recipe file is written."""
+    """Returns the fitting as a tuning, from which the recipe file is written."""
     base = next((attempt for attempt in fitting.attempts if not attempt.is_held), None)
     kept = [
         attempt

@@ -1,8 +1,8 @@
 """Selects the statements of a notebook that a function needs.
 
-The selection contains the statements that define the names that the function uses, and the statements that change their
-values later. What these statements need is selected too. Only the source of the cells is read. Nothing is executed. A
-name that no cell defines is an error.
+The selection contains the statements that define the names that the function uses, and the statements that later change
+the values of these names. What these statements need is selected too. Only the source of the cells is read. Nothing is
+executed. A name that neither a cell nor Python defines is an error, unless a selected statement imports `*`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CellStatement(msgspec.Struct, frozen=True):
 def needed_source(cells: Sequence[str], function: str) -> str:
     """Returns the statements that must run before `function()` can be called, in the order of the notebook.
 
-    Raises ValueError if a name is needed that no cell defines.
+    Raises ValueError if a needed name is not defined.
     """
     statements = [statement for cell in cells for statement in _statements(cell)]
     known = frozenset[str]().union(*(statement.binds for statement in statements))

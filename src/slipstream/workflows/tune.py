@@ -50,8 +50,8 @@ def tune_script(
 ) -> Session:
     """Checks and tunes a script. Returns the session of the check with the tuning in it.
 
-    `on_check` is called with the session between the check and the races. Raises NothingToTuneError if the check
-    failed.
+    `on_check` is called with the session between the check and the races. Raises NothingToTuneError if the check failed
+    or saw no training.
     """
     from slipstream.diagnose import diagnose
     from slipstream.supervise.check import CheckOptions, supervise
@@ -226,7 +226,7 @@ def tune_function(
 
 
 def _tune_with_progress(script: list[str], order: TuneOptions, check_s: float, quiet: bool) -> Session:
-    """Tunes and shows the progress in the output of the notebook cell. Raises ValueError if the check failed."""
+    """Tunes, and prints the progress. Raises ValueError if the check failed or the script cannot be raced."""
     from slipstream.report.terminal.live_tune import LiveTune
     from slipstream.report.text.check import verdict
     from slipstream.supervise.exit_status import remark

@@ -1,7 +1,7 @@
 """`slipstream.watch()`: observes a training from inside a program or a notebook cell.
 
-The session is like that of `check`, but without ceilings. A ceiling can only be measured with other batches than those
-of the training, and `watch` must not change a training whose result the user wants to keep.
+The session is like a session of `check`, but without ceilings. To measure a ceiling, the script must get other batches,
+and `watch` must not change a training whose result the user wants to keep.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from slipstream.diagnose.steps.selection import watched_steps
 from slipstream.records import Session
 from slipstream.report.text.check import script_of, verdict
 
-MOST_POINTS = 2000  # points of a curve
+MOST_POINTS = 2000  # largest number of points of a curve
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -20,7 +20,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 def curves(session: Session) -> Iterator[Point]:
-    """Yields the points of the observed steps in order, then those of the memory."""
+    """Yields the points of the observed steps in order, then the points of the memory."""
     steps = watched_steps(session)
     for step in steps[:: max(1, -(-len(steps) // MOST_POINTS))]:
         yield Point("step/ms", step.index, step.step_ms)

@@ -20,8 +20,8 @@ TRACE: Final = "slipstream.pt.trace.json.gz"  # the suffix by which the profiler
 
 
 def write_tensorboard(session: Session, folder: Path) -> None:
-    """Writes a new event file, as TensorBoard expects for runs that continue. Raises MissingTrackerError if
-    `tensorboard` is not installed."""
+    """Writes the trace and a new event file. TensorBoard expects a new file for a run that continues. Raises
+    MissingTrackerError if `tensorboard` is not installed."""
     file_writer = load("tensorboard.summary.writer.event_file_writer").EventFileWriter
     folder.mkdir(parents=True, exist_ok=True)
     writer = file_writer(str(folder))
@@ -34,7 +34,7 @@ def write_tensorboard(session: Session, folder: Path) -> None:
 
 
 def _events(session: Session) -> Iterator[Any]:
-    """Yields messages of the class `Event`. All have the time of the session."""
+    """Yields messages of the class `Event`. All events have the time at which the session was created."""
     make_event = load("tensorboard.compat.proto.event_pb2").Event
     summary = load("tensorboard.compat.proto.summary_pb2").Summary
     time_s = _seconds(session.created)

@@ -1,7 +1,7 @@
 """Torch's own profile of a few steps, as slices for the session's trace.
 
-The slices have tracks of their own and use the clock of the trace. With very many operators only the longest are kept.
-If the profile file is missing or broken, the trace is written without the profile.
+The slices have tracks of their own and use the session's clock. With very many slices only the longest are kept. If the
+profile file is missing or broken, the trace is written without the profile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slipstream.records import TorchProfile
 from slipstream.store.decoding import DamagedFileError, one_error
 from slipstream.store.safe_files import read_file
 
-FIRST_PROCESS: Final = 10  # process ids of the trace; torch's processes and devices start here
+FIRST_PROCESS: Final = 10  # the first process id in the trace that stands for a process or device of torch's profile
 MOST_SLICES: Final = 60_000
 _MOST_BYTES: Final = 1 << 30
 
@@ -94,7 +94,7 @@ def _processes(events: list[_Event]) -> list[int | str]:
 
 
 def profile_titles(slices: list[Slice]) -> Iterator[Slice]:
-    """Yields the names of the tracks. The tracks come after those of the session."""
+    """Yields the names of the tracks. The tracks come after the session's tracks."""
     for process in sorted({one["pid"] for one in slices}):
         within = [one for one in slices if one["pid"] == process]
         is_host = any(one["cat"] == "cpu_op" for one in within)

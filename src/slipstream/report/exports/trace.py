@@ -1,8 +1,8 @@
 """A session as a Chrome trace, for ui.perfetto.dev or chrome://tracing.
 
-The trace contains blocks, steps, phases, workers, the device and memory, and below them torch's own profile. Its size
-is bounded: with very many steps only the first steps of every block are kept, and the trace says how many were left
-out.
+The trace contains blocks, steps, phases, workers, the device, stages and memory, and below them torch's own profile.
+Its size is bounded. With very many steps only the first steps of every block are kept, and the trace says how many
+steps were left out.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def _titles(slices: Sequence[Slice]) -> Iterator[Slice]:
 
 
 def _chosen(session: Session, most_events: int) -> tuple[list[Step], int]:
-    """Returns all steps, or the first steps of every block. A step makes about ten events, including those of its
-    workers."""
+    """Returns all steps or the first steps of every block, and the number of steps that are left out. A step makes
+    about ten events, including the events of the workers."""
     most = max(1, most_events // 10)
     if len(session.steps) <= most:
         return session.steps, 0
@@ -160,7 +160,7 @@ def _workers(session: Session, steps: Sequence[Step]) -> Iterator[Slice]:
 
 def _device(session: Session, steps: Sequence[Step]) -> Iterator[Slice]:
     """Yields the phases on the device. The first phase that both clocks have timed aligns the device's clock with the
-    host's."""
+    host's clock."""
     offset_ns: float | None = None
     for event in _seen_events(session, steps):
         if event.device_start_ms is None or event.device_end_ms is None or event.kind not in PHASE_OF_KIND:

@@ -32,7 +32,7 @@ class MissingTrackerError(Exception):
 
 def log_to_mlflow(session: Session) -> str:
     """Stores the session as a run and returns the run's id. MLflow's own variables name the server and the experiment.
-    By default, these are the current folder and `slipstream`.
+    Without these variables, the run is stored in the current folder, in the experiment `slipstream`.
     """
     mlflow = load("mlflow")
     if not (os.environ.get("MLFLOW_EXPERIMENT_NAME") or os.environ.get("MLFLOW_EXPERIMENT_ID")):

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A cell of a table. `order` is the sort key, if it is not the text. `style` has class names."""
+    """A cell of a table. `order` is the sort key. None: the text is the sort key. `style` has class names."""
 
     text: str | Markup
     order: float | None = None

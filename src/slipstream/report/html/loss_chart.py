@@ -21,7 +21,8 @@ MOST_CURVES = 2  # a GAN has two losses; the many losses of gradient accumulatio
 
 
 def loss_charts(tuning: Tuning) -> list[Chart]:
-    """Returns one chart for each loss of a step. Without a kept recipe or an observed loss there is no chart."""
+    """Returns one chart for each loss of a step, at most MOST_CURVES. Without a kept recipe or a loss curve there is no
+    chart."""
     if not tuning.recipe.choices:
         return []
     tuned = [trial for trial in tuning.trials if trial.spec.recipe == tuning.recipe]
@@ -47,8 +48,8 @@ def loss_charts(tuning: Tuning) -> list[Chart]:
 
 
 def _pair(bases: Sequence[TrialRecord], tuned: Sequence[TrialRecord]) -> tuple[TrialRecord, TrialRecord] | None:
-    """Returns the base and the tuned trial that have the most steps in common. Each may have been started several
-    times."""
+    """Returns the base trial and the tuned trial whose shorter loss curve is longest, or None. The base and the recipe
+    may have several trials each."""
     pairs = [(base, other) for base in bases for other in tuned if base.fingerprint.losses and other.fingerprint.losses]
     return max(
         pairs, key=lambda pair: min(len(pair[0].fingerprint.losses), len(pair[1].fingerprint.losses)), default=None

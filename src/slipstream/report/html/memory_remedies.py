@@ -1,4 +1,5 @@
-"""The peak with each remedy, and the memory of other batch sizes. Both are computed from the observed steps."""
+"""The peak with each remedy, and the memory of other batch sizes. Values that were not observed are computed from the
+observed steps."""
 
 from __future__ import annotations
 

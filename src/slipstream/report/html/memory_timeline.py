@@ -76,7 +76,7 @@ def _caption(footprint: Footprint) -> str:
 
 
 def spans_of(footprint: Footprint) -> list[Span]:
-    """Returns the phases of the step. A phase lasts until the next one allocates. The time between two phases belongs
+    """Returns the phases of the step. A phase lasts until the next phase allocates. The time between two phases belongs
     to the first of them."""
     spans: list[Span] = []
     for moment in footprint.moments:
@@ -133,7 +133,8 @@ def _grounds(spans: Sequence[Span], frame: Frame) -> Iterator[Markup]:
 
 
 def _names(spans: Sequence[Span], frame: Frame) -> Iterator[Markup]:
-    """Yields the names above the phases. The name of a short last phase, usually the optimizer, is right-aligned."""
+    """Yields the names above the phases that have space for a name. The name of a short last phase, usually the
+    optimizer, is right-aligned."""
     for span in spans:
         left, right = frame.left(span.start_ms), frame.left(span.end_ms)
         is_wide = right - left >= _FITS

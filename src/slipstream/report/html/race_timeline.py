@@ -1,6 +1,6 @@
 """The blocks of every trial in the order of the races, with one row per recipe and a common time axis.
 
-A disturbance of the machine affects all trials alike, so it is visible in all rows at the same place.
+A disturbance of the machine affects all trials alike, so all rows show the disturbance at the same place.
 """
 
 from __future__ import annotations

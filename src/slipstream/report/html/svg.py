@@ -2,7 +2,8 @@
 
 Rows of bars have a name and a value above and shapes below. All rows share one scale. Names are text of the page and
 not of a picture, so that a long name wraps on a narrow screen. Positions along x are shares of the width, so that a
-plot fills any screen while its text keeps its size. Heights are pixels. Only `text` escapes text of the user's script.
+plot fills any screen while its text keeps its size. Heights are pixels. In this module only `text` escapes text of the
+user's script.
 """
 
 from __future__ import annotations
@@ -173,8 +174,8 @@ def ticks_of_time(seconds: float) -> list[float]:
 
 
 def roof(values: Sequence[float], least: float = 0.0) -> float:
-    """Returns the upper end of the axis. It is a little above the largest value, or above all but the largest fiftieth
-    if those would flatten the rest."""
+    """Returns the upper end of the axis. It is a little above the largest value. If the largest values are far above
+    the median, the end is lower, and these values are cut off."""
     if not values:
         return max(least, 1.0)
     ordered = sorted(values)
@@ -199,7 +200,8 @@ def axes(frame: Frame, say_x: Callable[[float], str], say_y: Callable[[float], s
 
 
 def anchor_of(share: float) -> str:
-    """Returns the end of a text that is at its position. Near an edge, the text must not leave the picture."""
+    """Returns which part of a text is at its position: the start, the middle or the end. Near an edge, the text must
+    not leave the picture."""
     return "start" if share < 0.03 else "end" if share > 0.95 else "middle"
 
 

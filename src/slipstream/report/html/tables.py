@@ -90,7 +90,8 @@ def _module_row(module: ModuleShare, total_ms: float) -> list[Cell]:
 
 
 def operator_table(anatomy: Anatomy) -> Table | None:
-    """Returns the most expensive operators. The columns of the device appear only if operators ran on it."""
+    """Returns the most expensive operators. The columns of the device appear only if one of these operators ran on the
+    device."""
     operators = anatomy.operators[:MOST_OPERATORS]
     if not operators:
         return None
@@ -135,7 +136,7 @@ _NUMBERS = ("batch", "memory", "step ms", "samples/s", "own gain")
 
 
 def tune_table(tuning: Tuning) -> Table:
-    """Returns the table of a tuning, without empty columns. Its rows are those of every other renderer."""
+    """Returns the table of a tuning, without empty columns. All renderers show the same rows."""
     rows = table_rows(tuning)
     columns = [index for index in range(len(HEADINGS)) if any(row.cells[index] for row in rows)]
     return Table(

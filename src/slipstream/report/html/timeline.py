@@ -64,7 +64,7 @@ def _is_seen(piece: Interval) -> bool:
 
 
 def typical(session: Session, summary: Summary) -> Step | None:
-    """Returns the counted step whose phases are closest to those of the summary, or None. Steps that contain an
+    """Returns the counted step whose phases are closest to the phases of the summary, or None. Steps that contain an
     evaluation or begin an epoch are left out.
     """
     whole = [step for step in counted_steps(session) if not step.apart_ms and not step.is_first_of_epoch]
@@ -112,7 +112,8 @@ def _since(piece: Interval, start_ns: float) -> Interval:
 
 
 def _device(events: Sequence[Event]) -> TimelineRow | None:
-    """Returns the row of the device, on the device's own clock. It begins with its first activity in the step."""
+    """Returns the row of the device, on the device's own clock. The row begins with the device's first activity in the
+    step."""
     timed = [
         Interval(event.device_start_ms, event.device_end_ms, PHASE_OF_KIND[event.kind])
         for event in events

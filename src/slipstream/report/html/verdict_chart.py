@@ -22,9 +22,9 @@ HEIGHT = 16.0
 UP = 39.0  # distance to the shapes of the row above, so that the marks form continuous lines
 _MARKS = (0.05, 0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
 _WORDS = {"noise": "the control"}
-_EDGE = 1.15  # the scale ends at the outermost mark times this
+_EDGE = 1.15  # the scale ends at the outermost mark or interval times this factor
 _ROOM = 0.12  # share of the width that a label needs
-_FAR = 1.6  # an interval is drawn up to the outermost mark times this
+_FAR = 1.6  # an interval is drawn at most up to the outermost mark times this factor
 
 
 class ChartEntry(msgspec.Struct, frozen=True):

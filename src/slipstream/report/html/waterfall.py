@@ -1,6 +1,7 @@
-"""The steps from the original script to the tuned one, technique by technique, with their intervals.
+"""The step time from the original script to the tuned script, technique by technique, with intervals.
 
-The lengths are those of the table: the base's step divided by a ratio that was measured in a race.
+The table of the tuning shows the same step times. The step time with techniques is the base's step time divided by a
+ratio that was measured in a race.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def _largest(classes_ms: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def _modules(anatomy: Anatomy) -> Iterator[str]:
-    """Yields the three most expensive modules, by their own work."""
+    """Yields the three modules whose own work takes longest. The work of a module's children does not count."""
     total_ms = sum(module.forward_ms + module.backward_ms for module in anatomy.modules)
     dearest = sorted(anatomy.modules, key=lambda module: -(module.forward_ms + module.backward_ms))
     for module in dearest[:3] if total_ms > 0 else []:
@@ -75,8 +75,8 @@ def remarks(anatomy: Anatomy, cwd: str) -> Iterator[str]:
 
 
 def _operator_rows(anatomy: Anatomy, ink: ConsoleStyle) -> list[Text]:
-    """Returns a row of self and total times for each of the top operators. The column of the device appears only if
-    operators ran on it.
+    """Returns a row of self and total times for each of the top operators. The column of the device appears only if one
+    of these operators ran on the device.
     """
     operators = anatomy.operators[:NUM_OPERATORS]
     on_device = any(operator.total_device_ms > 0 for operator in operators)

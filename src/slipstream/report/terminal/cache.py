@@ -1,4 +1,4 @@
-"""The cache of decoded images, as lines. The renderer uses a survey of the folder and does not read the folder."""
+"""The cache of decoded images, as lines. The renderer gets the contents as a value and does not read the folder."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def to_json(comparison: SessionComparison) -> bytes:
 
 
 def sentence(comparison: SessionComparison) -> str:
-    """Says how the step changed."""
+    """Returns a sentence that says how the step changed."""
     if comparison.ratio is None or comparison.before_ms is None or comparison.after_ms is None:
         return "There is no step to compare."
     steps = f"{in_ms(comparison.before_ms)} before, {in_ms(comparison.after_ms)} after"

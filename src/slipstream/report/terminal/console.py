@@ -113,5 +113,6 @@ def style_of(phase: str) -> str:
 
 
 def styled(text: str, style: str) -> Text:
-    """Returns text whose style does not apply to what is appended later, as that of `Text(..., style=...)` would."""
+    """Returns text with this style. The style does not apply to text that is appended later, unlike the style of
+    `Text(..., style=...)`."""
     return Text.assemble((text, style))

@@ -50,7 +50,7 @@ def software(environment: Environment) -> list[str]:
 
 
 def _unread_gpu(environment: Environment) -> str:
-    """Without NVML only torch knows the GPU that the model is on, and nothing knows how busy it is."""
+    """Returns what is known of the GPU without NVML: the facts that torch has, but not how busy the GPU is."""
     facts = environment.torch
     if facts is None or not facts.device_name:
         return "no GPU seen"
@@ -63,7 +63,7 @@ def note_lines(session: Session, ink: ConsoleStyle) -> Iterator[Text]:
 
 
 def notes_of(session: Session) -> list[str]:
-    """Returns the notes without repetitions, and without those that appear elsewhere in the report."""
+    """Returns the notes without repetitions, and without notes that appear elsewhere in the report."""
     notes = all_notes(session)
     if session.summary:
         notes += session.summary.ceilings.notes
@@ -77,7 +77,7 @@ def notes_of(session: Session) -> list[str]:
 
 
 def _written(session: Session) -> Iterator[str]:
-    """Yields sentences about the files that the script wrote: those that an overlay discarded, and those that stay."""
+    """Yields sentences about the files that the script wrote: files that an overlay discarded, and files that stay."""
     had_overlay = session.command in ("check", "tune", "memory") and not session.no_overlay
     real = [path for path in session.written if path.startswith(_UNCOVERED) or not had_overlay]
     discarded = [path for path in session.written if path not in real]

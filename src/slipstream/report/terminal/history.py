@@ -71,7 +71,7 @@ def _cells(entry: IndexEntry, ink: ConsoleStyle) -> list[str]:
 
 
 def _moment(created: str) -> str:
-    """Returns the time in the reader's time zone. The session stores the time in UTC."""
+    """Returns the time in the reader's time zone. The session stores the time with its own time zone."""
     try:
         return datetime.fromisoformat(created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError):  # the text is no time, or its year is out of the calendar's range

@@ -69,7 +69,7 @@ def heading(word: str, rest: str, ink: ConsoleStyle) -> Text:
 
 
 def wrapped(word: str, sentence: str, ink: ConsoleStyle) -> list[Text]:
-    """A heading and a sentence, on as many lines as it needs."""
+    """Returns a heading and a sentence, on as many lines as the sentence needs."""
     lines = ink.wrap(sentence, MARGIN, "dim")
     return [heading(word, "", ink) + lines[0][MARGIN:], *lines[1:]] if lines else []
 

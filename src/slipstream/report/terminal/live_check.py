@@ -49,7 +49,7 @@ class LiveCheck:
     """Remembers the last progress for the code that prints the line."""
 
     def __init__(self, *, unicode: bool | None = None) -> None:
-        """`unicode`: None uses the encoding of stdout."""
+        """`unicode` says whether the line may have Unicode symbols. None: the encoding of stdout decides."""
         self._progress: Progress | None = None
         self._unicode = (sys.stdout.encoding or "").lower().startswith("utf") if unicode is None else unicode
 

@@ -26,7 +26,7 @@ _ERASE = "\r\x1b[2K"
 _REDRAW_S = 0.25
 _NOTE_INDENT = 11  # cells: the column of the names of decisions
 _BAR_WIDTH = 10  # cells
-_SILENCE_S = 2.0  # the longest time without any output
+_SILENCE_S = 2.0  # the longest time without any output, if the output is not a terminal
 _SPINNER = {True: "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", False: "|/-\\"}
 _PLAIN = str.maketrans({"·": "-", "–": "-", "…": "...", "→": ">"})
 
@@ -90,7 +90,7 @@ def _activity(state: LiveTuneState, room: int) -> str:
 
 
 def verdict_line(verdict: Verdict, width: int = 0, *, unicode: bool = True) -> str:
-    """Returns the line that stays for a decision, cut to the terminal's width. The report has the whole line."""
+    """Returns the line that stays for a decision, cut to the terminal's width. The report has the whole reason."""
     decision = WORDS.get(verdict.decision, verdict.decision)
     fast = relative(verdict.speed) if verdict.own_ratio is None else f"~{as_ratio(verdict.own_ratio)}"
     measured = " ".join(filter(None, (fast, numerics_word(verdict.numerics))))
@@ -103,8 +103,8 @@ def verdict_line(verdict: Verdict, width: int = 0, *, unicode: bool = True) -> s
 
 
 def _name(verdict: Verdict) -> str:
-    """Returns the name of what was raced. For a combination it is the last technique; the table shows all of them. A
-    race that leaves a technique out shows what the technique adds in the recipe."""
+    """Returns the name of what was raced. For a combination it is the last technique. For a race that leaves a
+    technique out, it is the name of this technique."""
     match verdict.kind:
         case "cumulative":
             return f"+ {verdict.choice}"
@@ -121,7 +121,8 @@ def _name(verdict: Verdict) -> str:
 
 
 def _encodable(text: str, unicode: bool) -> str:
-    """Returns the text without control characters, because a reason may contain what the script printed."""
+    """Returns the text in characters that the output can show. Control characters are replaced, because a reason may
+    contain what the script printed."""
     text = "".join(char if char.isprintable() else "?" for char in text)
     return text if unicode else text.translate(_PLAIN).encode("ascii", "replace").decode()
 
@@ -163,7 +164,7 @@ class LiveTune:
     def decided(self, verdict: Verdict) -> None:
         with self._lock:
             if not was_raced(verdict) or verdict.decision == "not_applicable":
-                return  # the report lists them in one place
+                return  # the report lists these techniques in one place
             if verdict.kind == "single":
                 self._counts[verdict.decision] += 1
                 self._state.decided = dict(self._counts)

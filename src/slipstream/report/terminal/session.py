@@ -1,4 +1,4 @@
-"""The report of a session on a terminal, in colour and Unicode if the console has them, else in plain ASCII."""
+"""The report of a session on a terminal, with colour and Unicode as far as the console supports them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slipstream.report.text.memory import MEMORY, summarise
 
 
 def render_session(session: Session, console: Console) -> None:
-    """Prints the whole report. For a session without steps, that is a sentence, the machine and the notes."""
+    """Prints the whole report. The report of a session without steps is a sentence, the machine and the notes."""
     if session.fitting is not None:
         render_fitting(session, session.fitting, console)
         return
@@ -50,8 +50,8 @@ def render_to_text(session: Session) -> str:
 
 
 def render_brief(session: Session, console: Console) -> None:
-    """Prints the report for `--quiet`: the verdict and a line for each finding, or for a tuning the sentence and the
-    table."""
+    """Prints the report for `--quiet`: the sentences at the top, and one line for each finding. For a tuning or a fit,
+    the table replaces the findings. For the memory of a step, there is only the sentence."""
     ink = ConsoleStyle(console)
     if session.fitting is not None:
         render_fitting(session, session.fitting, console, is_brief=True)

@@ -1,4 +1,5 @@
-"""The input phase and the phase `other` on a terminal: a table of stages, with the user's hottest line of each."""
+"""The input phase and the phase `other` on a terminal: a table of stages, with the user's hottest line of each
+stage."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _WORTH_A_ROW = 0.015  # the smallest share of its phase with which a stage gets 
 
 
 def stage_lines(session: Session, summary: Summary, ink: ConsoleStyle) -> Iterator[Text]:
-    """Yields a table for the input phase and one for the phase `other`, if the phase is a relevant part of the step."""
+    """Yields a table for the input phase and one for the phase `other`, each only if the phase is a relevant part of
+    the step."""
     for phase, found in (("input", input_stages(session)), ("other", main_stages(session, "other"))):
         if found is None or not matters(found, summary):
             continue
@@ -37,7 +39,7 @@ def matters(found: StageTable, summary: Summary) -> bool:
 
 
 def basis(found: StageTable, wait_ms: float) -> str:
-    """Says what the times in a table of stages refer to."""
+    """Returns what the times in a table of stages refer to."""
     if not found.num_workers:
         which = "a step on average" if found.is_average else "a step"
         samples = plural(found.num_samples, "sample")

@@ -52,7 +52,7 @@ def table_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
 
 
 def _columns(rows: list[Row], ink: ConsoleStyle) -> list[int]:
-    """Returns the columns that are not empty, without those that are dropped so that the longest name fits."""
+    """Returns the columns that are not empty. Columns of _DROPPED_FIRST are dropped until the longest name fits."""
     columns = [index for index in range(len(HEADINGS)) if any(row.cells[index] for row in rows)]
     for name in _DROPPED_FIRST:
         if _room_for_names(rows, columns, ink) >= _width(rows, 0):
@@ -88,8 +88,8 @@ def _cell(row: Row, column: int, name_width: int, ink: ConsoleStyle) -> Text:
 
 
 def reason_lines(tuning: Tuning, ink: ConsoleStyle) -> Iterator[Text]:
-    """Yields the proof, what each kept technique adds, what `patch` can write, what kept techniques cost, why others
-    were not kept, what was not raced, and why some techniques do not apply."""
+    """Yields the proof, what each kept technique adds, what `patch` can write, what kept techniques cost, why other
+    techniques were not kept, what was not raced, and why some techniques do not apply."""
     yield from _listed("proof", worths(tuning), ink)
     yield from _listed("patch", writable(tuning), ink)
     yield from _listed("costs", costs(tuning), ink)

@@ -62,9 +62,10 @@ def script_of(session: Session) -> str:
 
 def watched(session: Session) -> str:
     """Returns the number of steps that the summary is based on: "48 steps watched", or "39 of 48 steps counted" if the
-    others were disturbed.
+    other steps were disturbed.
 
-    If the model was called but nothing was trained, its calls are named "forward pass" or "inference step".
+    If the model was called but nothing was trained, the calls of the model are named "forward pass" or "inference
+    step".
     """
     summary = session.summary
     num_steps = summary.num_steps if summary else len(session.steps)
@@ -131,8 +132,8 @@ def _not_known(session: Session, summary: Summary) -> str:
 def _without_findings(session: Session, summary: Summary) -> str:
     """Returns the sentence for a session without findings.
 
-    If the script's own lines take most of the step, the sentence names the slowest line, because its cause may be one
-    that slipstream does not know. The average step counts too: a few long steps may take most of the time.
+    If the script's own lines take most of the step, the sentence names the slowest line, because slipstream may not
+    know its cause. The average step is considered too, because a few long steps may take most of the time.
     """
     step = sampled_step(session, summary.step_ms, summary.phases)
     is_own = summary.bound == "other" or (step.is_average and step.other_ms > 0.5 * step.step_ms)
@@ -143,7 +144,7 @@ def _without_findings(session: Session, summary: Summary) -> str:
 def warning(session: Session) -> str:
     """Returns the warning that a GPU is not used, or "".
 
-    A finding of the trial takes precedence, because it includes the cause.
+    The session's `idle_gpu` takes precedence, because it includes the cause.
     """
     if session.idle_gpu is not None:
         return idle_gpu_sentence(session, session.idle_gpu)
@@ -166,7 +167,8 @@ def training_time(session: Session) -> str:
 
 
 def evaluation(session: Session) -> str:
-    """Returns the share of validation and what was observed of it: "18% of the epoch is validation (...)"."""
+    """Returns the share of the epoch that is validation, and how much validation was observed: "18% of the epoch is
+    validation (...)"."""
     summary = session.summary
     if not session.evaluations:
         return summary.evaluation_note if summary else ""
@@ -181,8 +183,8 @@ def evaluation(session: Session) -> str:
 
 
 def _evaluations(session: Session) -> str:
-    """Returns the number and length of the evaluations. Those before the first step, such as a trainer's sanity check,
-    are mentioned but not counted.
+    """Returns the number and length of the evaluations. Evaluations before the first step, such as a trainer's sanity
+    check, are mentioned but not counted.
     """
     during = [one for one in session.evaluations if one.after_step >= 0]
     seen = during or session.evaluations

@@ -35,7 +35,7 @@ def say_trial(attempt: FitAttempt, limit_bytes: int) -> str:
 
 
 def sentence(fitting: Fitting) -> str:
-    """Says whether the script's batch fits, what makes it fit, and which other batches fit."""
+    """Returns sentences that say whether the script's batch fits, what makes it fit, and which other batches fit."""
     limit = in_binary(fitting.limit_bytes)
     own = f"The script's batch of {fitting.own_batch}" if fitting.own_batch else "The script's batch"
     parts = [f"{own} fits in {limit}." if fitting.own_fits else _remedies(fitting, own, limit)]
@@ -63,7 +63,7 @@ def _remedies(fitting: Fitting, own: str, limit: str) -> str:
 
 
 def _least(fitting: Fitting) -> str:
-    """Returns the technique that needs the least memory. Without such a measurement, returns what else to try."""
+    """Returns the technique that needs the least memory. If no technique was measured, returns what else to try."""
     ran = [one for one in fitting.attempts if one.recipe.choices and one.outcome == "ran" and one.peak_bytes]
     best = min(ran, key=lambda attempt: attempt.peak_bytes or 0, default=None)
     if best is None or best.peak_bytes is None:
@@ -98,8 +98,8 @@ def _fastest(fitting: Fitting) -> str:
 
 
 def unique(fitting: Fitting) -> list[FitAttempt]:
-    """Returns the last result of each attempt. A result "ran out of memory" is not replaced by a later one. A result
-    without a timing does not replace one with a timing."""
+    """Returns the last result for each batch size, recipe and limit. A later result `ran` replaces no other outcome. A
+    result `ran` without a timing replaces no earlier result."""
     found: dict[tuple[int, str, bool], FitAttempt] = {}
     for attempt in fitting.attempts:
         key = (attempt.batch_size, str(attempt.recipe), attempt.is_held)

@@ -102,7 +102,7 @@ def about(remedy: Remedy) -> str:
 
 
 def batch_sizes(made: Forecast) -> list[int]:
-    """Returns the observed batch sizes, and twice and four times the script's own."""
+    """Returns the observed batch sizes, and twice and four times the script's own batch size."""
     own = max(made.observed)
     return sorted({*made.observed, 2 * own, 4 * own})
 
@@ -153,7 +153,7 @@ def growth_sentence(session: Session) -> str:
 
 
 def cached_sentence(session: Session) -> str:
-    """Returns what the observed step left behind and later steps did not, or ""."""
+    """Returns a sentence about memory that the observed step left behind and later steps did not, or ""."""
     growth, stopped = session.footprints[0].growth if session.footprints else None, has_stopped(session.memory)
     if growth is None or stopped is None:
         return ""
@@ -184,7 +184,7 @@ def allocator_sentence(footprint: Footprint) -> str:
     return f"{in_bytes(reserved)} reserved, {in_bytes(split)} of it free in pieces of split blocks{remedy}"
 
 
-_MOST_REMAINS = 3  # modules, and as many lines
+_MOST_REMAINS = 3  # largest number of modules, and of lines
 _LEAST_REMAINS = 0.02  # the least share of the bytes in tensors that is listed
 
 

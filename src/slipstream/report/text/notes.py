@@ -20,7 +20,7 @@ def all_notes(session: Session) -> list[str]:
 
 
 def idle_gpu_sentence(session: Session, gpu: IdleGpu) -> str:
-    """Says that the GPU is not used, why, and what to do."""
+    """Returns sentences that say that the GPU is not used, why, and what to do."""
     facts = session.environment.torch
     match gpu.cause:
         case "cpu_build":

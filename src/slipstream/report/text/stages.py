@@ -40,8 +40,8 @@ class StageTable(msgspec.Struct, frozen=True):
     num_samples: int
     num_workers: int  # 0 if batches are built in the main process
     stages: list[StageShare]
-    # Whether `total_ms` is the average over all steps. Then a few long steps take much of the time, and the usual step
-    # would be misleading.
+    # Whether `total_ms` is the average over all steps. If so, a few long steps take much of the time, and the usual
+    # step would be misleading.
     is_average: bool = False
 
 
@@ -54,7 +54,7 @@ def input_stages(session: Session) -> StageTable | None:
 
 
 def main_stages(session: Session, phase: str) -> StageTable | None:
-    """Returns the stages of a phase of the main process, from the observed blocks."""
+    """Returns the stages of a phase of the main process, from the samples in the watched blocks."""
     phase_ms = session.summary.phases.get(phase, 0.0) if session.summary else 0.0
     is_average = False
     if phase == "other" and session.summary:

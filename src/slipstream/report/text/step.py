@@ -9,7 +9,7 @@ from slipstream.numbers import between_ms, in_ms, plural
 from slipstream.records import Ceilings, Summary
 
 LONGEST: Final = "if nothing waited"
-LEAST_IDLE: Final = 0.02  # of a step
+LEAST_IDLE: Final = 0.02  # share of a step
 
 
 def step_figure(summary: Summary) -> tuple[str, str]:
@@ -31,13 +31,13 @@ def few_steps(summary: Summary) -> str:
 
 
 def idle_words(summary: Summary) -> str:
-    """How long the device waits for the host in a step; empty if that is not known or too little to matter."""
+    """Returns how long the device waits for the host in a step, or "" if that is not known or too little to matter."""
     idle_ms = sum((summary.device_idle or {}).values())
     return f", idle for at most {in_ms(idle_ms)}" if idle_ms > LEAST_IDLE * summary.step_ms else ""
 
 
 def is_longest(ms: float, ceilings: Ceilings) -> bool:
-    """Returns whether this ceiling is the step if nothing waited. That is the longest of several ceilings, because the
+    """Returns whether this ceiling is the step if nothing waited. This is the longest of several ceilings, because the
     step cannot be shorter than any of them."""
     return ms == ceilings.best_ms() and len(known_ceilings(ceilings)) > 1
 

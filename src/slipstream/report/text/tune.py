@@ -41,8 +41,8 @@ WORDS: Final = {"not_applicable": "not applicable"}
 class Row(msgspec.Struct, frozen=True):
     """The values of a row, and its cells in the order of HEADINGS. A cell without a value is empty.
 
-    A row of the selection has only its own gain. That is an estimate from a few rounds, and must not be compared with
-    the proof.
+    A row of the selection has only its own gain. This gain is an estimate from a few rounds. It must not be compared
+    with the proof.
     """
 
     name: str
@@ -118,12 +118,12 @@ def single_name(verdict: Verdict) -> str:
 
 
 def tried(tuning: Tuning) -> list[Verdict]:
-    """Verdicts on single techniques that apply, in the order of the races. Some may not have been raced."""
+    """Returns the verdicts on single techniques that apply, in the order of the races. Some may not have been raced."""
     return [v for v in tuning.verdicts if v.kind == "single" and v.decision != "not_applicable"]
 
 
 def was_raced(verdict: Verdict) -> bool:
-    """Returns False for a technique for which no time was left."""
+    """Whether the technique was raced. It was not raced if no time was left for it."""
     return verdict.speed is not None or verdict.decision != "unsure"
 
 
@@ -329,7 +329,7 @@ def _resume(session: Session) -> str:
 
 
 def resume_command(script: Sequence[str], options: Sequence[str]) -> str:
-    """The command that continues a tuning, with the options of the first one."""
+    """Returns the command that continues a tuning, with the options of the first command."""
     words = [word for word in options if word != "--resume"]
     return f"{shlex.join(['slipstream', 'tune', '--resume', *words])} {shlex.join(script) or 'this program'}"
 
@@ -380,7 +380,7 @@ def other_load(tuning: Tuning) -> str:
 
 
 def writable(tuning: Tuning) -> list[tuple[str, str]]:
-    """Returns one entry for the recipe that `slipstream patch` can write, if it cannot write the kept one."""
+    """Returns one entry for the recipe that `slipstream patch` can write, if it cannot write the kept recipe."""
     if not tuning.writable.choices or tuning.writable_speed is None:
         return []
     speed = tuning.writable_speed
@@ -401,8 +401,8 @@ def _started(tuning: Tuning) -> list[Verdict]:
 
 
 def not_raced(tuning: Tuning) -> list[tuple[str, str]]:
-    """Returns one entry that names all techniques that apply and for which no time was left. They are in the order in
-    which they would have been raced. Without any the list is empty."""
+    """Returns one entry that names all techniques that apply and for which no time was left. The techniques are in the
+    order in which they would have been raced. If there is none, the list is empty."""
     raced_names = {verdict.technique for verdict in _started(tuning)}
     names = dict.fromkeys(verdict.technique for verdict in tried(tuning) if verdict.technique not in raced_names)
     return [(", ".join(names), "not raced. A longer --budget races them.")] if names else []
@@ -410,7 +410,7 @@ def not_raced(tuning: Tuning) -> list[tuple[str, str]]:
 
 def worths(tuning: Tuning) -> Iterator[tuple[str, str]]:
     """Yields the proof of the recipe, and for each of its techniques how much slower the recipe is without the
-    technique. In older sessions a technique may have no interval in its own row; this figure is its proof then."""
+    technique. In older sessions this figure is the proof of a technique that has no interval in its own row."""
     whole = [verdict for verdict in tuning.verdicts if verdict.kind == "total" and verdict.cause is not None]
     if whole:
         yield str(whole[-1].recipe), reason_of(whole[-1])

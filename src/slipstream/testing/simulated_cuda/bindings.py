@@ -49,7 +49,7 @@ class Library:
         return int(self.call("num_launches"))
 
     def num_waits(self) -> int:
-        """The number of times that the host has waited for a stream or a device."""
+        """Returns the number of times that the host has waited for a stream or a device."""
         return int(self.call("num_waits"))
 
     def num_pending(self, device: int = 0) -> int:
@@ -65,7 +65,7 @@ class Library:
 
 
 def functions(torch: Any, library: Library) -> dict[str, Callable[..., Any]]:
-    """The functions of `torch._C` for devices and streams, by name."""
+    """Returns the functions of `torch._C` for devices and streams, by name."""
     native = torch._C
 
     def initialise() -> None:

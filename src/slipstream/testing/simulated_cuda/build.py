@@ -31,7 +31,7 @@ class BuildError(Exception):
 
 
 def find_compiler() -> list[str]:
-    """The command that compiles C++; empty if there is none."""
+    """Returns the command that compiles C++, or [] if there is none."""
     for command in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
         words = shlex.split(command)
         found = shutil.which(words[0]) if words else None
@@ -54,7 +54,7 @@ def build() -> Path:
         raise BuildError(f"others may write into {root}")
     folder = root / _key(compiler, torch_folder)
     with open(root / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # If two processes need the library, one builds it and the other one waits.
+        fcntl.flock(lock, fcntl.LOCK_EX)  # If two processes need the library, one builds it and the other waits.
         if not (folder / _LIBRARY).exists():
             _build_into(folder, compiler, torch_folder)
     return folder / _LIBRARY

@@ -40,7 +40,7 @@ def install(path: Path) -> bindings.Library:
 
 
 def library() -> bindings.Library:
-    """The library of the simulated device that is installed in this process."""
+    """Returns the library of the simulated device that is installed in this process."""
     assert _installed is not None, "the simulated device is not installed in this process"
     return _installed
 
@@ -83,7 +83,8 @@ def _install_facts(torch: Any) -> None:
 
 
 def _let_storages_be_made(torch: Any) -> None:
-    """Makes `torch.UntypedStorage(n, device="cuda")` work, which deepcopy and torch.load use. A CPU build lacks it."""
+    """Makes `torch.UntypedStorage(n, device="cuda")` work, which deepcopy and torch.load use. A CPU build cannot create
+    this storage."""
     make = torch._C.StorageBase.__new__
 
     def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from slipstream.testing.simulated_cuda.bindings import Library
 
-# In the order of c10::CachingDeviceAllocator::TraceEntry::Action
+# The order is the order of c10::CachingDeviceAllocator::TraceEntry::Action.
 _ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free")
 
 

@@ -27,7 +27,8 @@ class Settings:
 
 
 def environment(library: Path, settings: Settings | None = None) -> dict[str, str]:
-    """The environment variables that make the device available in a new Python process and in its child processes."""
+    """Returns the environment variables that make the device available in a new Python process and in its child
+    processes."""
     given = settings or Settings()
     variables = {PREFIX + field.name.upper(): _text(getattr(given, field.name)) for field in fields(given)}
     variables[LIBRARY] = str(library)

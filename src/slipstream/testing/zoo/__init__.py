@@ -1,7 +1,7 @@
 """The index of the zoo: tiny training scripts for which the answer of a check is known.
 
-A script has one planted bottleneck, or none (healthy), or an unusual structure (odd). The index reads the scripts as
-text and never runs them. A planted line has the mark `# <- planted`.
+A script is planted (it has one planted bottleneck), healthy (it has none) or odd (its structure is unusual). The index
+reads the scripts as text and never runs them. A planted line has the mark `# <- planted`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Case:
     # The rehearsal that the finding depends on; "" if it depends on none. If the rehearsal gains nothing on this
     # machine, nothing is found.
     remedy: str = ""
-    min_cores: int = 1  # With fewer usable cores, another line than the planted one may be found.
+    min_cores: int = 1  # With fewer usable cores, the check may find another line than the planted line.
 
     @property
     def file(self) -> Path:

@@ -340,7 +340,7 @@ class Allocator final : public c10::DeviceAllocator {
 
   std::mutex mutex_;
   std::map<std::tuple<int, Stream*, bool>, Pool> pools_;
-  std::set<Block*> segments_;  // The first block of each segment, which never changes
+  std::set<Block*> segments_;  // The first block of each segment; it is the same block as long as the segment exists
   std::vector<std::pair<Block*, std::vector<std::pair<Stream*, uint64_t>>>> in_use_elsewhere_;
   std::map<int, c10::CachingDeviceAllocator::DeviceStats> stats_;
   std::map<int, double> fractions_;

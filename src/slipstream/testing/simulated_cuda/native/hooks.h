@@ -90,7 +90,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   static Stream* stream_of(const c10::Stream& s) { return find_stream(s.device_index(), s.id()); }
 };
 
-// If Python asks for a new generator, it gets the default one, because torch has no other way to wrap the default one.
+// If true, Python gets the default generator when it asks for a new one. torch has no other way to wrap the default
+// generator.
 inline std::atomic<bool> hands_out_default_generator{false};
 
 struct Hooks final : at::CUDAHooksInterface {

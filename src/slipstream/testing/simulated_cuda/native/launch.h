@@ -18,7 +18,7 @@ inline std::atomic<int64_t> num_launches{0};
 
 inline bool is_on_device(const Tensor& tensor) { return tensor.defined() && tensor.device().type() == kType; }
 
-// Returns a CPU tensor with the same memory. It does not keep the memory alive, because a kernel does not do so either.
+// Returns a CPU tensor with the same memory. The tensor does not keep the memory alive. A kernel does not do so either.
 inline Tensor host_view(const Tensor& tensor) {
   auto options = at::TensorOptions().dtype(tensor.dtype()).device(at::kCPU);
   if (!tensor.numel()) return at::empty_strided(tensor.sizes(), tensor.strides(), options);

@@ -1,5 +1,6 @@
 // The memory of each device that every process holds. The table is in shared memory, because all processes that use a
-// GPU share its memory. If a process has died, the next process that reads the table removes its entry.
+// GPU share its memory. If a process has died, the next process that reads the table removes the entry of the dead
+// process.
 #pragma once
 
 #include <fcntl.h>

@@ -42,7 +42,8 @@ inline void initialise() {
 enum class Capture { kNone, kActive, kInvalidated };
 inline std::atomic<Capture> capture{Capture::kNone};
 
-// Every function that a capture in the mode "global" forbids calls this one. It makes the capture invalid.
+// A capture in the mode "global" forbids some functions. Each of them calls this function, which makes an active
+// capture invalid and raises an error.
 inline void forbid_during_capture() {
   if (capture == Capture::kNone) return;
   capture = Capture::kInvalidated;

@@ -131,8 +131,8 @@ inline void synchronize_device(int device) {
 
 // --- events ----------------------------------------------------------------------------------------------------------
 
-// One recording of an event. An event that is recorded again gets a new recording. Waits for the old one keep the old
-// one.
+// One recording of an event. An event that is recorded again gets a new recording. A stream that waits for the
+// old recording continues to wait for it.
 class Recording {
  public:
   void pass() {

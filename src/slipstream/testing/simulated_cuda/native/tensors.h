@@ -66,7 +66,8 @@ inline at::Scalar read_number(const Tensor& self) {
   return host_view(self).item();
 }
 
-inline Tensor host_bytes(const Tensor& tensor) {  // This tensor does not keep the memory alive. A copy reads it later.
+inline Tensor host_bytes(const Tensor& tensor) {
+  // This tensor does not keep the memory alive. A copy reads the memory later.
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options().pinned_memory(false));
 }
 
