@@ -71,7 +71,9 @@ def test_a_list_of_strings_is_copied_by_the_worker(tmp_path: Path) -> None:
     (memory,) = session.worker_memory
     assert memory.num_batches > 20 and memory.last_bytes - memory.first_bytes > 4_000_000
     (finding,) = found(session)
-    assert "names of the dataset is a list of 200,000 str" in finding.evidence and "MB more memory" in finding.evidence
+    assert (
+        "names of the dataset is a list of 200,000 str" in finding.evidence and "own memory grew by" in finding.evidence
+    )
     assert finding.change == 'self.names = np.array(names, dtype="U")' and finding.predicted_gain == 1.0
 
 
