@@ -45,7 +45,7 @@ def is_desktop(
 
 
 def open_page(path: Path) -> None:
-    """Opens the file in a browser. A failure is ignored, because the file exists and its name was printed."""
+    """Opens the file in a browser. A failure is ignored, because the file exists."""
     try:
         webbrowser.open(path.resolve().as_uri())
     except (webbrowser.Error, OSError):

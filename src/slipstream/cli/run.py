@@ -246,8 +246,8 @@ def run_command(script: list[str], recipe_path: Path) -> str:
 
 
 def _prepare_environment(recipe: Recipe) -> None:
-    """Starts python again, in the same process, if the recipe sets environment variables to other values, because
-    libraries read these variables when python starts. This happens at most once."""
+    """Replaces this program by a new python in the same process, at most once, if the recipe needs other values of
+    environment variables. Setting them now would be too late, because libraries read them when they are loaded."""
     if os.environ.pop(_PREPARED, None):
         return
     from slipstream.techniques._core.catalogue import environment_of

@@ -64,8 +64,8 @@ def apply(context: ApplyContext, setting: Setting) -> None:
     classes: dict[str, Any] = {}
 
     def why_not(optimizer: Any) -> str:
-        """Returns why the optimizer keeps its own state, or "". Runs before the first update, because importing torchao
-        takes seconds."""
+        """Returns why the optimizer keeps its own state, or "". Is called at the first update and not
+        earlier, so that torchao, whose import takes seconds, is imported only if it is needed."""
         reason = _why_not(optimizer)
         if not reason and not classes:
             classes.update(find_classes() or {})

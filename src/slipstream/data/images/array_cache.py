@@ -167,7 +167,7 @@ def _make_array(found: Pixels) -> Any:
 
 OPENCV = ImageKind(_opencv_source, _describe_array, lambda array: bytes(array.tobytes()), _make_array)
 
-# --- torchvision: tensors, which are stored pixel by pixel ------------------------------------------------------------
+# --- torchvision: tensors, which are cached in the order that they have in memory -------------------------------------
 
 
 def _torchvision_source(given: Any) -> ImageSource | None:

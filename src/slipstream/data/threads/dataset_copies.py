@@ -1,7 +1,7 @@
 """Makes a copy of a dataset for each thread. The copies are made with pickle, as for a spawned worker process, but
 within this process. Large arrays, long strings and large containers of plain values are shared, and so are classes,
-functions, loggers, locks and queues. Other objects are copied. A dataset that cannot be copied, such as one with an
-open file or a connection, is refused."""
+functions, loggers, locks and queues. Most other objects are copied. A dataset that cannot be copied, such as one with
+an open file or a connection, is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 _SMALL = 2**20  # bytes; an array up to this size may be scratch space and is copied
-_MOST_ARRAYS = 256  # maximum number of copied arrays; further arrays count as data
+_MOST_ARRAYS = 256  # number of arrays that are examined; further arrays count as data
 _MANY = 1000  # elements; a longer container of plain values counts as data
 _LONG = 4096  # characters; a longer string is shared
 _MOST_OBJECTS = 300_000  # maximum number of examined objects, which takes half a second

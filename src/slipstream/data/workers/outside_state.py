@@ -1,8 +1,8 @@
 """What the user's functions behind a dataset use and do outside of the dataset: the global and enclosed variables that
 they read, and the calls that print or write.
 
-The functions are `__getitem__`, the transforms, and the functions and methods in the user's own files that these name,
-directly or through other functions. Their bytecode is examined, and none of them is called. Functions of installed
+The search starts at `__getitem__` and the transforms. It follows every name in their code that may be a function or a
+method of the user's own files. The functions' bytecode is examined, and none of them is called. Functions of installed
 packages are not examined."""
 
 from __future__ import annotations
@@ -146,13 +146,13 @@ _SUFFIX = " outside"
 
 
 def _renamed(fingerprint: dict[str, Any]) -> dict[str, Any]:
-    """Marks the names of the variables as outside, because messages end with "of the dataset"."""
+    """Appends " outside" to each name. A message adds "of the dataset" to it: "x outside of the dataset"."""
     return {path + _SUFFIX: token for path, token in fingerprint.items()}
 
 
 def _outside(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yields the global and enclosed variables that a function reads, with their values. For a module of the user,
-    yields the variables of the module that the function names."""
+    """Yields the global and enclosed variables that a function reads, with their values. If the function
+    reads a module of the user, yields only those variables of the module whose names occur in the function."""
     facts = _facts_of(function.__code__)
     for name in facts.loaded:
         if name not in function.__globals__:
