@@ -34,7 +34,7 @@ def _ahead(seconds: float, num_workers: int) -> Iterator[Any]:
 
 
 def test_steps_that_are_faster_than_the_workers_use_the_batches_up() -> None:
-    iterator, ready = _ahead(0.05, num_workers=2), ReadyBatches()
+    iterator, ready = _ahead(0.05, num_workers=2), ReadyBatches(5)
     answers = []
     for _ in range(30):
         next(iterator)
@@ -46,7 +46,7 @@ def test_steps_that_are_faster_than_the_workers_use_the_batches_up() -> None:
 
 
 def test_steps_that_are_slower_than_the_workers_do_not_wait() -> None:
-    iterator, ready = _ahead(0.001, num_workers=2), ReadyBatches()
+    iterator, ready = _ahead(0.001, num_workers=2), ReadyBatches(5)
     answers = []
     for _ in range(10):
         next(iterator)
@@ -57,6 +57,12 @@ def test_steps_that_are_slower_than_the_workers_do_not_wait() -> None:
 
 
 def test_a_loader_without_workers_has_none() -> None:
-    iterator, ready = _ahead(0.0, num_workers=0), ReadyBatches()
+    iterator, ready = _ahead(0.0, num_workers=0), ReadyBatches(5)
     ready.see(iterator)
-    assert ready.is_used_up() and ReadyBatches().is_used_up()
+    assert ready.is_used_up() and ReadyBatches(5).is_used_up()
+
+
+def test_batches_that_the_warm_up_has_used_up_are_not_waited_for() -> None:
+    iterator, ready = _ahead(0.05, num_workers=2), ReadyBatches(8)
+    ready.see(iterator)
+    assert ready.is_used_up(), "two workers build 4 batches ahead each"

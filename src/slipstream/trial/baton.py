@@ -39,7 +39,7 @@ class Baton:
     def __init__(self, path: str, warm_up: int, trial: TimedTrial, starts: EpochStarts) -> None:
         self._trial = trial
         self._epoch_starts = starts
-        self._ready_batches = ReadyBatches()
+        self._ready_batches = ReadyBatches(warm_up)
         self._ready_end_s = math.inf  # end of the wait for ready batches
         self._path = Path(path)
         self._warm_up = warm_up

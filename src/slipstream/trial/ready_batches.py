@@ -16,7 +16,10 @@ _LEVEL_STEPS = 4
 
 
 class ReadyBatches:
-    def __init__(self) -> None:
+    """If no more batches may be built ahead than the warm-up has steps, the warm-up has used them up."""
+
+    def __init__(self, num_warm: int) -> None:
+        self._num_warm = num_warm  # steps of the warm-up
         self._iterator: weakref.ref[Any] | None = None
         self._num_ready: list[int] = []  # after each step since the end of the warm-up
 
@@ -28,21 +31,23 @@ class ReadyBatches:
     def is_used_up(self) -> bool:
         """Is called after each step from the end of the warm-up on. Returns whether the ready batches no longer make
         steps shorter: there are hardly any, or their number does not fall."""
-        ready, num_workers = self._count()
+        ready, num_workers, most = self._count()
         self._num_ready.append(ready)
-        if ready <= num_workers:
+        if ready <= num_workers or most <= self._num_warm:
             return True
         return len(self._num_ready) > _LEVEL_STEPS and ready >= self._num_ready[-1 - _LEVEL_STEPS]
 
-    def _count(self) -> tuple[int, int]:
-        """Returns the number of ready batches and the number of workers or threads. Without any, both are 0."""
+    def _count(self) -> tuple[int, int, int]:
+        """Returns the number of ready batches, the number of workers or threads, and the most batches that these may
+        build ahead. Without workers and threads, all are 0."""
         iterator = self._iterator() if self._iterator is not None else None
         if hasattr(iterator, "num_ready"):  # batches are built by threads
-            return iterator.num_ready(), iterator.num_threads  # type: ignore[union-attr]
+            return iterator.num_ready(), iterator.num_threads, iterator.depth  # type: ignore[union-attr]
         with contextlib.suppress(AttributeError, NotImplementedError, OSError):
             queues = {id(one): one for one in (iterator._data_queue, iterator._worker_result_queue)}  # type: ignore[union-attr]
             waiting = sum(one.qsize() for one in queues.values())
             # A batch that arrived before its turn is kept beside the number of its worker.
             kept = sum(len(task) == 2 for task in iterator._task_info.values())  # type: ignore[union-attr]
-            return waiting + kept, iterator._num_workers  # type: ignore[union-attr]
-        return 0, 0
+            num_workers = iterator._num_workers  # type: ignore[union-attr]
+            return waiting + kept, num_workers, num_workers * (iterator._prefetch_factor or 0)  # type: ignore[union-attr]
+        return 0, 0, 0

@@ -40,9 +40,9 @@ class ThreadedIter(_BaseDataLoaderIter):
         if self._num_workers:
             self._prepare_slots(loader.worker_init_fn)
             super()._reset(loader)  # with workers, torch asks the sampler for an iterator twice
-        self._depth = HELD * num_threads
+        self.depth = HELD * num_threads
         if self._num_workers:
-            self._depth = self._num_workers * (loader.prefetch_factor or HELD)
+            self.depth = self._num_workers * (loader.prefetch_factor or HELD)
         self._begin()
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
@@ -69,7 +69,7 @@ class ThreadedIter(_BaseDataLoaderIter):
         self._is_started = False
         self._fingerprint = look(self._dataset, 1)
         if self._num_workers:
-            self._draw(self._depth)
+            self._draw(self.depth)
 
     def _pinning(self) -> Callable[[Any], Any] | None:
         if not self._pin_memory:
@@ -121,7 +121,7 @@ class ThreadedIter(_BaseDataLoaderIter):
         """Returns the number of batches that are built and that the script has not taken yet."""
         if self._is_plain or not self._is_started:
             return 0
-        numbers = range(self._num_given, self._num_given + self._depth)
+        numbers = range(self._num_given, self._num_given + self.depth)
         return sum(self.batch_threads.is_ready(number) for number in numbers)
 
     def _next_data(self) -> Any:
@@ -148,7 +148,7 @@ class ThreadedIter(_BaseDataLoaderIter):
         can draw from the script's generators. If they do, threads are given up."""
         self._is_started = True
         if not self._num_workers:
-            self._draw(self._depth)
+            self._draw(self.depth)
         before = RngState(own_generators())
         self._send(0, 0)
         if not self._pending or not self.batch_threads.wait_for(0, self._timeout):
