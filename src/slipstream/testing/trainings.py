@@ -118,7 +118,7 @@ class ManualAttention(nn.Module):
         return (weights @ v).transpose(1, 2).reshape(size, length, width)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     def __init__(self, width: int, length: int) -> None:
         super().__init__()
         self.norm, self.attention = nn.LayerNorm(width), ManualAttention(width, 4, length)
@@ -136,7 +136,7 @@ class SmallTransformer(nn.Module):
     def __init__(self, words: int = 40, width: int = 16, length: int = 10) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(words, width), nn.Parameter(torch.zeros(length, width))
-        self.blocks = nn.ModuleList(Block(width, length) for _ in range(3))
+        self.blocks = nn.ModuleList(TransformerBlock(width, length) for _ in range(3))
         self.head = nn.Linear(width, words)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
