@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from slipstream.trial.ready_batches import ReadyBatches
+from slipstream.trial.ready_batches import ReadyBatches, count
 
 
 class Slow(Dataset[torch.Tensor]):
@@ -29,8 +29,16 @@ def _ahead(seconds: float, num_workers: int) -> Iterator[Any]:
     loader = DataLoader(Slow(seconds), 1, num_workers=num_workers, prefetch_factor=4 if num_workers else None)
     iterator = iter(loader)
     next(iterator)
-    time.sleep(0.5)
+    if num_workers:
+        _wait_until_full(iterator)
     return iterator
+
+
+def _wait_until_full(iterator: Any) -> None:
+    end_s = time.monotonic() + 60.0
+    while count(iterator)[0] < 4 * iterator._num_workers:
+        assert time.monotonic() < end_s, "the workers finish no batches"
+        time.sleep(0.01)
 
 
 def test_steps_that_are_faster_than_the_workers_use_the_batches_up() -> None:
@@ -50,7 +58,7 @@ def test_steps_that_are_slower_than_the_workers_do_not_wait() -> None:
     answers = []
     for _ in range(10):
         next(iterator)
-        time.sleep(0.05)
+        _wait_until_full(iterator)
         ready.see(iterator)
         answers.append(ready.is_used_up())
     assert answers.index(True) == 4, "the number of ready batches does not fall"

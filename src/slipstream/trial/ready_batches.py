@@ -31,23 +31,22 @@ class ReadyBatches:
     def is_used_up(self) -> bool:
         """Is called after each step from the end of the warm-up on. Returns whether the ready batches no longer make
         steps shorter: there are hardly any, or their number does not fall."""
-        ready, num_workers, most = self._count()
+        ready, num_workers, most = count(self._iterator() if self._iterator is not None else None)
         self._num_ready.append(ready)
         if ready <= num_workers or most <= self._num_warm:
             return True
         return len(self._num_ready) > _LEVEL_STEPS and ready >= self._num_ready[-1 - _LEVEL_STEPS]
 
-    def _count(self) -> tuple[int, int, int]:
-        """Returns the number of ready batches, the number of workers or threads, and the most batches that these may
-        build ahead. Without workers and threads, all are 0."""
-        iterator = self._iterator() if self._iterator is not None else None
-        if hasattr(iterator, "num_ready"):  # batches are built by threads
-            return iterator.num_ready(), iterator.num_threads, iterator.depth  # type: ignore[union-attr]
-        with contextlib.suppress(AttributeError, NotImplementedError, OSError):
-            queues = {id(one): one for one in (iterator._data_queue, iterator._worker_result_queue)}  # type: ignore[union-attr]
-            waiting = sum(one.qsize() for one in queues.values())
-            # A batch that arrived before its turn is kept beside the number of its worker.
-            kept = sum(len(task) == 2 for task in iterator._task_info.values())  # type: ignore[union-attr]
-            num_workers = iterator._num_workers  # type: ignore[union-attr]
-            return waiting + kept, num_workers, num_workers * (iterator._prefetch_factor or 0)  # type: ignore[union-attr]
-        return 0, 0, 0
+
+def count(iterator: Any) -> tuple[int, int, int]:
+    """Returns the number of ready batches, the number of workers or threads, and the most batches that these may build
+    ahead. Without workers and threads, all are 0."""
+    if hasattr(iterator, "num_ready"):  # batches are built by threads
+        return iterator.num_ready(), iterator.num_threads, iterator.depth
+    with contextlib.suppress(AttributeError, NotImplementedError, OSError):
+        queues = {id(one): one for one in (iterator._data_queue, iterator._worker_result_queue)}
+        waiting = sum(one.qsize() for one in queues.values())
+        # A batch that arrived before its turn is kept beside the number of its worker.
+        kept = sum(len(task) == 2 for task in iterator._task_info.values())
+        return waiting + kept, iterator._num_workers, iterator._num_workers * (iterator._prefetch_factor or 0)
+    return 0, 0, 0
